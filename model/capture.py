@@ -1,0 +1,145 @@
+"""Captures: which values of which site a run copies out, and the copies. Knows nothing of HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from model.config import GPTConfig
+from model.selection import Asked, Indices, SelectionError, resolve, take
+from model.sites import SELECTABLE, Axis, Site
+
+Reduce = Literal["stats", "head_mean", "head_max"]
+STATS = ("mean", "variance", "norm", "min", "max")
+
+
+def resolve_indices(
+    site: Site, asked: dict[Axis, Asked], config: GPTConfig, n_tokens: int
+) -> tuple[Indices | None, ...]:
+    """True indices for each axis of the site, None where an axis cannot be selected on.
+
+    Raises SelectionError where `asked` names an axis that the site does not have.
+    """
+    for axis in asked:
+        if axis not in site.axes:
+            has = [axis for axis in site.axes if axis in SELECTABLE]
+            raise SelectionError(f"{site.name} has no {axis} axis; it can be selected on {has}")
+    return tuple(
+        resolve(asked.get(axis, "all"), size, axis) if axis in SELECTABLE else None
+        for axis, size in zip(site.axes, site.sizes(config, n_tokens), strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A named selection of one site, resolved for one run.
+
+    `indices` has one entry for each axis of the site; `sizes` is the whole site's shape.
+    `reduce` "stats" replaces the last axis by mean, variance, norm, min and max over it;
+    "head_mean" and "head_max" take the head axis out.
+    """
+
+    name: str
+    site: Site
+    indices: tuple[Indices | None, ...]
+    sizes: tuple[int, ...]
+    reduce: Reduce | None = None
+    dtype: torch.dtype = torch.float32
+
+    @classmethod
+    def resolve(
+        cls,
+        site: Site,
+        asked: dict[Axis, Asked],
+        config: GPTConfig,
+        n_tokens: int,
+        *,
+        name: str | None = None,
+        reduce: Reduce | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> Capture:
+        """Raises SelectionError for what does not fit the site or this run."""
+        if reduce in ("head_mean", "head_max") and "head" not in site.axes:
+            raise SelectionError(f"{site.name} has no head axis to take the {reduce[5:]} over")
+        if reduce == "stats" and site.name == "attn.masked_scores":
+            raise SelectionError("attn.masked_scores holds −∞, which has no mean or variance")
+        indices = resolve_indices(site, asked, config, n_tokens)
+        sizes = site.sizes(config, n_tokens)
+        return cls(name or site.name, site, indices, sizes, reduce, dtype)
+
+    @property
+    def layers(self) -> tuple[int, ...] | tuple[None]:
+        """The layers it is taken from; (None,) for a site outside the blocks."""
+        if not self.site.layered:
+            return (None,)
+        layers = self.indices[0]
+        assert layers is not None
+        return tuple(layers)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        if self.reduce == "stats":
+            return (*self.site.axes[:-1], "stat")
+        if self.reduce is not None:
+            return tuple(axis for axis in self.site.axes if axis != "head")
+        return self.site.axes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        selected = [
+            size if index is None else len(index)
+            for size, index in zip(self.sizes, self.indices, strict=True)
+        ]
+        if self.reduce == "stats":
+            selected[-1] = len(STATS)
+        elif self.reduce is not None:
+            del selected[self.site.axes.index("head")]
+        return tuple(selected)
+
+    @property
+    def count(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def coords(self) -> dict[Axis, list[int]]:
+        """True indices of the axes that were not taken whole."""
+        return {
+            axis: list(index)
+            for axis, size, index in zip(self.site.axes, self.sizes, self.indices, strict=True)
+            if index is not None and axis in self.axes and index != range(size)
+        }
+
+
+class Recording:
+    """The copy that a capture fills, layer by layer, in one buffer on the run's own device."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.capture = capture
+        self.values: Tensor | None = None
+
+    def take(self, layer: int | None, value: Tensor) -> None:
+        """Copy the selected part of value (the site without its layer axis, one row of a batch)."""
+        capture = self.capture
+        if self.values is None:
+            self.values = torch.empty(capture.shape, dtype=capture.dtype, device=value.device)
+        part = self.values
+        indices = capture.indices
+        if capture.site.layered:
+            part = part[capture.layers.index(layer)]  # type: ignore[arg-type]
+            indices = indices[1:]
+        part.copy_(_reduced(take(value, indices), capture))
+
+
+def _reduced(values: Tensor, capture: Capture) -> Tensor:
+    if capture.reduce is None:
+        return values
+    if capture.reduce == "stats":
+        variance, mean = torch.var_mean(values, dim=-1, correction=0)
+        norm = torch.linalg.vector_norm(values, dim=-1)
+        return torch.stack((mean, variance, norm, values.amin(-1), values.amax(-1)), dim=-1)
+    head = capture.site.axes.index("head") - capture.site.layered
+    return values.mean(head) if capture.reduce == "head_mean" else values.amax(head)

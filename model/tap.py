@@ -1,0 +1,115 @@
+"""Tap: what reads and edits the sites while the model runs. Knows nothing of how they are computed.
+
+A run hands every named quantity through its tap once. The default returns what it gets; a Probe
+copies out what was asked for, puts in what was edited, and ends the run once nothing is left to do.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from model.capture import Capture, Recording
+    from model.edit import Edit
+
+
+class EndOfRun(Exception):
+    """Raised by a tap at a site, caught by the model's forward: nothing further is computed."""
+
+
+class Tap:
+    """Returns what it gets. Passed into the forward call, never kept in a module."""
+
+    edits = False  # whether this tap may change values
+
+    def __call__(self, site: str, value: Tensor) -> Tensor:
+        return value
+
+    def at(self, layer: int) -> Tap:
+        """The same tap, knowing that the sites it meets next are this layer's."""
+        return self
+
+    def wants(self, site: str) -> bool:
+        """Whether a site that costs extra is to be computed."""
+        return False
+
+
+NO_TAP = Tap()
+
+
+class Probe(Tap):
+    """Serves the captures and edits of one run over one row of tokens.
+
+    At a site the edits come first, in their order, so a capture shows the edited value. When the
+    last capture is taken the run ends. `stopped` is asked before every block; once it says yes the
+    run ends and `cancelled` is True.
+    """
+
+    def __init__(
+        self,
+        captures: Sequence[Capture],
+        edits: Sequence[Edit] = (),
+        *,
+        stopped: Callable[[], bool] = lambda: False,
+        watch_patterns: Callable[[Tensor], None] | None = None,
+    ) -> None:
+        from model.capture import Recording
+
+        self.recordings: list[Recording] = [Recording(capture) for capture in captures]
+        self.edits = bool(edits)
+        self.cancelled = False
+        self._stopped = stopped
+        self._watch_patterns = watch_patterns
+        self._edits_at: dict[tuple[str, int | None], list[Edit]] = defaultdict(list)
+        self._recordings_at: dict[tuple[str, int | None], list[Recording]] = defaultdict(list)
+        for edit in edits:
+            for layer in edit.layers:
+                self._edits_at[edit.site.name, layer].append(edit)
+        for recording in self.recordings:
+            for layer in recording.capture.layers:
+                self._recordings_at[recording.capture.site.name, layer].append(recording)
+        self._left = sum(len(recording.capture.layers) for recording in self.recordings)
+
+    def __call__(self, site: str, value: Tensor) -> Tensor:
+        return self.visit(site, None, value)
+
+    def at(self, layer: int) -> Tap:
+        return _LayerProbe(self, layer)
+
+    def visit(self, site: str, layer: int | None, value: Tensor) -> Tensor:
+        """One site of one layer (None for sites outside the blocks), value (1, …)."""
+        if site == "resid_pre" and self._stopped():
+            self.cancelled = True
+            raise EndOfRun
+        for edit in self._edits_at.get((site, layer), ()):
+            value = edit.apply(layer, value)
+        if site == "attn.pattern" and self._watch_patterns is not None:
+            self._watch_patterns(value[0])
+        recordings = self._recordings_at.get((site, layer))
+        if recordings:
+            for recording in recordings:
+                recording.take(layer, value[0])
+            self._left -= len(recordings)
+            if not self._left:
+                raise EndOfRun
+        return value
+
+    def wanted(self, site: str, layer: int | None) -> bool:
+        return (site, layer) in self._edits_at or (site, layer) in self._recordings_at
+
+
+class _LayerProbe(Tap):
+    def __init__(self, probe: Probe, layer: int) -> None:
+        self.edits = probe.edits
+        self._probe = probe
+        self._layer = layer
+
+    def __call__(self, site: str, value: Tensor) -> Tensor:
+        return self._probe.visit(site, self._layer, value)
+
+    def wants(self, site: str) -> bool:
+        return self._probe.wanted(site, self._layer)
