@@ -70,12 +70,13 @@ class Attention(nn.Module):
 
 
 def softmax(masked_scores: Tensor, *, may_be_empty: bool) -> Tensor:
-    """Over the keys, in float32: (…, Q, S) -> (…, Q, S), in the dtype that came in.
+    """Over the keys, in float32 at least: (…, Q, S) -> (…, Q, S), in the dtype that came in.
 
     A row in which every key is masked is all 0 (a softmax would be 0/0). Only an edit can make
     one, so it is looked for only where `may_be_empty`.
     """
-    pattern = torch.softmax(masked_scores, dim=-1, dtype=torch.float32).to(masked_scores.dtype)
+    wide = torch.promote_types(masked_scores.dtype, torch.float32)
+    pattern = torch.softmax(masked_scores, dim=-1, dtype=wide).to(masked_scores.dtype)
     if may_be_empty:
         empty = torch.isneginf(masked_scores.amax(dim=-1, keepdim=True))  # (…, Q, 1)
         pattern = pattern.masked_fill(empty, 0.0)
