@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -115,11 +116,15 @@ class Capture:
 
 
 class Recording:
-    """The copy that a capture fills, layer by layer, in one buffer on the run's own device."""
+    """The copy that a capture fills, layer by layer, in one buffer on the run's own device.
 
-    def __init__(self, capture: Capture) -> None:
+    `rows`: the positions that the value will hold, where that is not all of them.
+    """
+
+    def __init__(self, capture: Capture, rows: Sequence[int] | None = None) -> None:
         self.capture = capture
         self.values: Tensor | None = None
+        self.rows = rows
 
     def take(self, layer: int | None, value: Tensor) -> None:
         """Copy the selected part of value (the site without its layer axis, one row of a batch)."""
@@ -131,6 +136,10 @@ class Recording:
         if capture.site.layered:
             part = part[capture.layers.index(layer)]  # type: ignore[arg-type]
             indices = indices[1:]
+        if self.rows is not None:
+            positions = indices[0]
+            assert positions is not None
+            indices = (tuple(self.rows.index(position) for position in positions), *indices[1:])
         part.copy_(_reduced(take(value, indices), capture))
 
 

@@ -7,14 +7,15 @@ copies out what was asked for, puts in what was edited, and ends the run once no
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from model.capture import Capture, Recording
-    from model.edit import Edit
+from model.capture import Capture, Recording
+from model.edit import Edit
+
+Observer = Callable[[int | None, Tensor], None]
 
 
 class EndOfRun(Exception):
@@ -44,9 +45,10 @@ NO_TAP = Tap()
 class Probe(Tap):
     """Serves the captures and edits of one run over one row of tokens.
 
-    At a site the edits come first, in their order, so a capture shows the edited value. When the
-    last capture is taken the run ends. `stopped` is asked before every block; once it says yes the
-    run ends and `cancelled` is True.
+    At a site the edits come first, in their order, so a capture shows the edited value. Observers
+    are called with every layer's value (without the batch axis) of the site that they stand under.
+    When the last capture is taken the run ends, unless `to_the_end`. `stopped` is asked before
+    every block; once it says yes the run ends and `cancelled` is True.
     """
 
     def __init__(
@@ -54,16 +56,15 @@ class Probe(Tap):
         captures: Sequence[Capture],
         edits: Sequence[Edit] = (),
         *,
+        observers: Mapping[str, Observer] = MappingProxyType({}),
         stopped: Callable[[], bool] = lambda: False,
-        watch_patterns: Callable[[Tensor], None] | None = None,
+        to_the_end: bool = False,
     ) -> None:
-        from model.capture import Recording
-
-        self.recordings: list[Recording] = [Recording(capture) for capture in captures]
+        self.recordings = [Recording(capture) for capture in captures]
         self.edits = bool(edits)
         self.cancelled = False
         self._stopped = stopped
-        self._watch_patterns = watch_patterns
+        self._observers = observers
         self._edits_at: dict[tuple[str, int | None], list[Edit]] = defaultdict(list)
         self._recordings_at: dict[tuple[str, int | None], list[Recording]] = defaultdict(list)
         for edit in edits:
@@ -73,6 +74,7 @@ class Probe(Tap):
             for layer in recording.capture.layers:
                 self._recordings_at[recording.capture.site.name, layer].append(recording)
         self._left = sum(len(recording.capture.layers) for recording in self.recordings)
+        self._left += to_the_end
 
     def __call__(self, site: str, value: Tensor) -> Tensor:
         return self.visit(site, None, value)
@@ -87,8 +89,8 @@ class Probe(Tap):
             raise EndOfRun
         for edit in self._edits_at.get((site, layer), ()):
             value = edit.apply(layer, value)
-        if site == "attn.pattern" and self._watch_patterns is not None:
-            self._watch_patterns(value[0])
+        if site in self._observers:
+            self._observers[site](layer, value[0])
         recordings = self._recordings_at.get((site, layer))
         if recordings:
             for recording in recordings:
@@ -99,7 +101,8 @@ class Probe(Tap):
         return value
 
     def wanted(self, site: str, layer: int | None) -> bool:
-        return (site, layer) in self._edits_at or (site, layer) in self._recordings_at
+        at = (site, layer)
+        return at in self._edits_at or at in self._recordings_at or site in self._observers
 
 
 class _LayerProbe(Tap):

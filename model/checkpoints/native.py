@@ -48,7 +48,7 @@ def save(
         }
         save_file(weights, part / "model.safetensors", metadata={"format": FORMAT})
         if tokenizer is not None:
-            tokenizer.save(part / "tokenizer.json")
+            (part / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
         description = {
             "format": FORMAT,
             "config": model.config.to_dict(),

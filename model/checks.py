@@ -1,0 +1,119 @@
+"""Checks: what a run's own numbers say about it, taken while it runs, from unrounded values.
+
+Shapes: H head, Q query, S key, T position, C d_model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from model.gpt import GPT
+from model.tap import Observer
+from model.wiring import Wiring
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checks:
+    """None where the run gave nothing to check. Errors are largest absolute differences."""
+
+    row_sum_error: float | None
+    future_mass: float | None
+    empty_rows: int
+    residual_sum_error: float | None = None
+    head_sum_error: float | None = None
+    logits_error: float | None = None
+
+
+class PatternCheck:
+    """Row sums, weight on later positions and empty rows of every pattern that is computed.
+
+    Everything stays on the run's device until `largest` is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._row_sum_error: list[Tensor] = []
+        self._future_mass: list[Tensor] = []
+        self._empty: list[Tensor] = []
+        self._future: Tensor | None = None
+
+    @property
+    def observers(self) -> dict[str, Observer]:
+        return {"attn.pattern": self._observe}
+
+    def _observe(self, layer: int | None, pattern: Tensor) -> None:  # (H, Q, S)
+        sums = pattern.sum(-1)
+        empty = sums == 0
+        self._empty.append(empty.sum())
+        self._row_sum_error.append(torch.where(empty, 0, (sums - 1).abs()).amax())
+        if self._future is None:
+            ones = torch.ones(pattern.shape[-2:], dtype=pattern.dtype, device=pattern.device)
+            self._future = ones.triu(1)
+        # One pass without a copy of the pattern: each row times the row of what lies ahead of it.
+        self._future_mass.append(torch.einsum("hqs,qs->hq", pattern, self._future).abs().amax())
+
+    def result(self) -> tuple[float | None, float | None, int]:
+        """Largest |row sum − 1| and future weight of a row, and the number of empty rows."""
+        if not self._empty:
+            return None, None, 0
+        # amax propagates NaN, so a row of NaN is seen here as well.
+        row_sum_error = float(torch.stack(self._row_sum_error).amax())
+        future_mass = float(torch.stack(self._future_mass).amax())
+        return row_sum_error, future_mass, int(torch.stack(self._empty).sum())
+
+
+class SumCheck:
+    """Whether the parts add up: writes to the residual, heads to attn_out, residual to logits."""
+
+    def __init__(self, model: GPT, wiring: Wiring) -> None:
+        self._model = model
+        self._wiring = wiring
+        self._stream: Tensor | None = None  # (T, C): embedding and all writes so far
+        self._heads: Tensor | None = None  # (T, C): the heads' results of this layer
+        self._residual: Tensor | None = None
+        self._logits: Tensor | None = None
+        self._head_sum_error: list[Tensor] = []
+
+    @property
+    def observers(self) -> dict[str, Observer]:
+        return {
+            "embed": self._add,
+            "pos_embed": self._add,
+            "attn.result": self._sum_heads,
+            "attn_out": self._attention,
+            "mlp_out": self._add,
+            "resid_post": self._keep_residual,
+            "logits": self._keep_logits,
+        }
+
+    def _add(self, layer: int | None, write: Tensor) -> None:
+        self._stream = write.clone() if self._stream is None else self._stream + write
+
+    def _sum_heads(self, layer: int | None, result: Tensor) -> None:  # (H, T, C)
+        self._heads = result.sum(0)
+
+    def _attention(self, layer: int | None, attn_out: Tensor) -> None:
+        assert self._heads is not None and layer is not None
+        bias = self._model.blocks[layer].attn.o.bias  # type: ignore[union-attr]
+        whole = self._heads if bias is None else self._heads + bias
+        self._head_sum_error.append((whole - attn_out).abs().amax())
+        self._add(layer, attn_out)
+
+    def _keep_residual(self, layer: int | None, residual: Tensor) -> None:
+        self._residual = residual
+
+    def _keep_logits(self, layer: int | None, logits: Tensor) -> None:
+        self._logits = logits
+
+    def result(self) -> tuple[float | None, float | None, float | None]:
+        """Errors of the residual sum (None with the residual off), of the heads, of the logits."""
+        assert self._stream is not None and self._residual is not None
+        stream = None
+        if self._wiring.residual:
+            stream = float((self._stream - self._residual).abs().amax())
+        heads = float(torch.stack(self._head_sum_error).amax())
+        assert self._logits is not None
+        again = self._model.unembed(self._model.ln_final(self._residual[None]))[0]
+        return stream, heads, float((again - self._logits).abs().amax())

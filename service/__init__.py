@@ -1,0 +1,1 @@
+"""The HTTP service: owns the wire and nothing of the mathematics."""

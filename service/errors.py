@@ -1,0 +1,178 @@
+"""One table from domain errors to RFC 9457 problems, and the handlers that write them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from model.capture import SelectionError
+from model.checkpoints.native import CheckpointError
+from model.config import ConfigError
+from model.edit import EditError
+from model.frame import WiringError
+from model.gpt import ContextError
+from model.sites import SiteError
+from model.tokenizer import TokenizerError
+from service.wire.negotiation import NotAcceptableError
+from service.wire.tensors import NotFiniteError
+
+PROBLEM_JSON = "application/problem+json"
+TYPE_PREFIX = "urn:fluoroscope:problem:"
+log = logging.getLogger("fluoroscope")
+
+# slug: status, title. docs/problems.md explains each; a test holds the two together.
+PROBLEMS: dict[str, tuple[int, str]] = {
+    "not-json": (400, "The body is not JSON"),
+    "host-not-allowed": (400, "This host name is not served here"),
+    "bad-request": (400, "The request is not HTTP as this server speaks it"),
+    "key-required": (401, "A key is required"),
+    "not-found": (404, "There is nothing at this address"),
+    "method-not-allowed": (405, "This address does not take this method"),
+    "not-acceptable": (406, "None of the accepted forms is offered"),
+    "body-timeout": (408, "The body took too long to arrive"),
+    "body-too-large": (413, "The body is too large"),
+    "unsupported-media-type": (415, "The body must be application/json"),
+    "invalid-request": (422, "The request does not fit the schema"),
+    "invalid-text": (422, "The text or the token ids cannot be read"),
+    "text-too-long": (422, "The text is too long"),
+    "too-many-tokens": (422, "There are too many tokens"),
+    "no-tokens": (422, "There are no tokens to run"),
+    "no-tokenizer": (422, "This model has no tokenizer"),
+    "invalid-selection": (422, "A selection does not fit"),
+    "invalid-site": (422, "A site does not exist here"),
+    "invalid-edit": (422, "An edit does not fit"),
+    "invalid-wiring": (422, "The wiring does not fit this model"),
+    "invalid-config": (422, "No model can have this configuration"),
+    "answer-too-large": (422, "The answer would be too large"),
+    "not-finite": (422, "The run gave numbers that JSON cannot hold"),
+    "too-busy": (429, "The server has as much to do as it takes on"),
+    "headers-too-large": (431, "The headers are too large"),
+    "internal-error": (500, "The server failed"),
+    "not-ready": (503, "The model is not ready"),
+    "deadline-passed": (503, "The run passed its deadline"),
+}
+
+
+class Problem(Exception):
+    """A problem to answer with, by its slug. `detail` holds numbers, never the prompt."""
+
+    def __init__(
+        self,
+        slug: str,
+        detail: str,
+        *,
+        limit: float | None = None,
+        actual: float | None = None,
+        errors: Sequence[Mapping[str, str]] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.slug, self.detail = slug, detail
+        self.limit, self.actual = limit, actual
+        self.errors, self.headers = errors, dict(headers or {})
+
+
+_DOMAIN: dict[type[Exception], str] = {
+    TokenizerError: "invalid-text",
+    ContextError: "too-many-tokens",
+    SelectionError: "invalid-selection",
+    SiteError: "invalid-site",
+    EditError: "invalid-edit",
+    WiringError: "invalid-wiring",
+    ConfigError: "invalid-config",
+    CheckpointError: "not-ready",
+    NotAcceptableError: "not-acceptable",
+    NotFiniteError: "not-finite",
+}
+_STATUS = {
+    400: "bad-request",
+    404: "not-found",
+    405: "method-not-allowed",
+    413: "body-too-large",
+    415: "unsupported-media-type",
+    429: "too-busy",
+    503: "not-ready",
+}
+
+
+def as_problem(error: Exception) -> Problem:
+    """The problem that an error is answered with; what is not in the table is ours: a 500."""
+    if isinstance(error, Problem):
+        return error
+    for kind, slug in _DOMAIN.items():
+        if isinstance(error, kind):
+            return Problem(slug, str(error))
+    if isinstance(error, RequestValidationError):
+        return _validation_problem(error)
+    if isinstance(error, HTTPException):
+        slug = _STATUS.get(error.status_code, "bad-request")
+        return Problem(slug, PROBLEMS[slug][1], headers=error.headers)
+    return Problem("internal-error", "the error is in the server's log under this request's id")
+
+
+def _validation_problem(error: RequestValidationError) -> Problem:
+    """Pydantic's findings by JSON pointer. The rejected input is never echoed."""
+    found = error.errors()
+    for item in found:
+        if item["type"] == "json_invalid":
+            return Problem("not-json", f"the body is not JSON: {item['ctx']['error']}")
+    errors = [{"detail": _saying(item), "pointer": _pointer(item["loc"])} for item in found[:32]]
+    first = errors[0]
+    where = f"{first['pointer']}: " if first["pointer"] else ""
+    return Problem("invalid-request", f"{where}{first['detail']}", errors=errors)
+
+
+def _saying(item: Mapping[str, Any]) -> str:
+    if item["type"] == "extra_forbidden":
+        return "there is no such field"
+    if item["type"] == "model_attributes_type":
+        return "a JSON object is needed; send it as application/json (curl --json)"
+    return str(item["msg"]).removeprefix("Value error, ")
+
+
+def _pointer(location: Sequence[str | int]) -> str:
+    parts = [str(part) for part in location if part != "body"]
+    return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+def problem_response(problem: Problem, request_id: str) -> Response:
+    status, title = PROBLEMS[problem.slug]
+    content: dict[str, Any] = {
+        "type": TYPE_PREFIX + problem.slug,
+        "title": title,
+        "status": status,
+        "detail": problem.detail,
+        "instance": request_id,
+        "errors": list(problem.errors),
+    }
+    if problem.limit is not None:
+        content["limit"] = problem.limit
+    if problem.actual is not None:
+        content["actual"] = problem.actual
+    return Response(
+        orjson.dumps(content, default=str),
+        status_code=status,
+        headers={"cache-control": "no-store", **problem.headers},
+        media_type=PROBLEM_JSON,
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of a route as problem+json."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        problem = as_problem(error)
+        request_id = getattr(request.state, "request_id", "")
+        if problem.slug == "internal-error":
+            log.error("request %s failed: %s", request_id, type(error).__name__, exc_info=error)
+        return problem_response(problem, request_id)
+
+    for kind in (Problem, RequestValidationError, HTTPException, *_DOMAIN, Exception):
+        app.add_exception_handler(kind, handle)

@@ -1,0 +1,34 @@
+"""What every wire type shares: strictness, and the spelling of selections."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Wire(BaseModel):
+    """A type on the wire. Unknown fields are refused, so that a typo is never silently ignored."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, ser_json_inf_nan="null")
+
+
+Index = Annotated[int, Field(strict=True, ge=-(2**31), lt=2**31)]
+
+
+class SpanSelection(Wire):
+    """Evenly spaced indices, as Python's slices count them."""
+
+    start: Index | None = None
+    stop: Index | None = None
+    step: Index = 1
+
+
+Selection = Annotated[
+    Literal["all"] | Annotated[list[Index], Field(min_length=1, max_length=65536)] | SpanSelection,
+    Field(
+        description='"all", a list of indices in the order wanted (negative ones count from the '
+        "end, duplicates are refused), or {start, stop, step}",
+        examples=["all", [0, 2], [-1], {"start": 0, "stop": 4}],
+    ),
+]

@@ -1,0 +1,158 @@
+"""Named tensors on the wire: nested JSON, base64, sparse rows, safetensors.
+
+Knows nothing of where the numbers come from, nor of HTTP.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from service.schemas.reading import Format
+from service.wire.decimals import nested_size, write_nested
+
+Array = npt.NDArray[np.float32] | npt.NDArray[np.float16]
+Chunk = bytes | memoryview
+_NUMPY = orjson.OPT_SERIALIZE_NUMPY
+
+
+class NotFiniteError(ValueError):
+    """A number that JSON cannot hold; the message names the tensor and the place."""
+
+
+@dataclass(frozen=True, eq=False)
+class NamedTensor:
+    """Values with what they are: `coords` holds the true indices of axes not taken whole.
+
+    `weights`: they are attention weights, so between 0 and 1 unless an edit put others there.
+    """
+
+    name: str
+    site: str
+    axes: tuple[str, ...]
+    coords: dict[str, list[int]]
+    values: Array
+
+    @property
+    def weights(self) -> bool:
+        return self.site == "attn.pattern"
+
+    def head(self) -> dict[str, Any]:
+        """All that is said about it in JSON, but the numbers."""
+        return {
+            "name": self.name,
+            "site": self.site,
+            "axes": self.axes,
+            "shape": self.values.shape,
+            "coords": self.coords,
+            "dtype": str(self.values.dtype),
+        }
+
+
+def json_chunks(tensor: NamedTensor, form: Format) -> list[Chunk]:
+    """One tensor as a JSON object, in pieces.
+
+    Raises NotFiniteError for NaN or +∞ in nested and sparse form; base64 carries every bit.
+    """
+    head = {**tensor.head(), "encoding": form.encoding}
+    if form.encoding == "base64":
+        little = tensor.values.astype(tensor.values.dtype.newbyteorder("<"), copy=False)
+        return [_open(head, "data"), b'"', base64.b64encode(little.tobytes()), b'"}']
+    require_json_numbers(tensor)
+    if form.encoding == "sparse":
+        return [orjson.dumps({**head, **sparse_rows(tensor, form)}, option=_NUMPY)]
+    return [_open(head, "data"), *_nested(tensor, form), b"}"]
+
+
+def require_json_numbers(tensor: NamedTensor) -> None:
+    """Raises NotFiniteError for a NaN or +∞, which have no JSON; −∞ is written as null."""
+    values = tensor.values
+    if not values.size or (values.max() < np.inf):  # NaN compares false
+        return
+    place = np.argwhere(np.isnan(values) | np.isposinf(values))[0]
+    where = dict(zip(tensor.axes, place.tolist(), strict=True))
+    raise NotFiniteError(
+        f"{tensor.name} holds {float(values[tuple(place)])} at {where}, which JSON cannot say; "
+        "ask for base64 or safetensors to see it"
+    )
+
+
+def _nested(tensor: NamedTensor, form: Format) -> Iterator[Chunk]:
+    values = np.ascontiguousarray(tensor.values, dtype=np.float32)
+    if form.exact:
+        yield orjson.dumps(values, option=_NUMPY)  # shortest text that gives each float32 back
+    else:
+        yield from write_nested(values, form.decimals, weights=tensor.weights)
+
+
+def sparse_rows(tensor: NamedTensor, form: Format) -> dict[str, Any]:
+    """Rows over the last axis, the weights kept and the mass of those left out.
+
+    Kept are weights that are not 0, at least `threshold`, and the `keys_per_row` heaviest (the
+    earlier key where two are equal). Nothing is renormalised. Keys are in rising order.
+    """
+    values = np.asarray(tensor.values, dtype=np.float32)
+    rows = values.reshape(-1, values.shape[-1])
+    keep = rows != 0
+    if form.threshold is not None:
+        keep &= rows >= form.threshold
+    if form.keys_per_row is not None and form.keys_per_row < rows.shape[1]:
+        heaviest = np.argsort(-rows, axis=1, kind="stable")[:, : form.keys_per_row]
+        among = np.zeros_like(keep)
+        np.put_along_axis(among, heaviest, True, axis=1)
+        keep &= among
+    kept = np.where(keep, rows, 0)
+    dropped = rows.sum(axis=1, dtype=np.float64) - kept.sum(axis=1, dtype=np.float64)
+    true_keys = np.asarray(tensor.coords.get(tensor.axes[-1], range(rows.shape[1])))
+    numbers = rows[keep]
+    if not form.exact:
+        numbers = np.round(numbers.astype(np.float64), form.decimals)
+    return {
+        "row_offsets": np.concatenate(([0], np.cumsum(keep.sum(axis=1)))),
+        "keys": true_keys[np.nonzero(keep)[1]],
+        "values": numbers,
+        "dropped_mass": np.round(dropped, 8),
+    }
+
+
+def safetensors_chunks(tensors: list[NamedTensor], answer: bytes) -> list[Chunk]:
+    """The safetensors format: `answer` (JSON) is the metadata's one key, the tensors follow,
+    widest dtype first. The numbers are handed on, not copied."""
+    ordered = sorted(tensors, key=lambda tensor: -tensor.values.dtype.itemsize)
+    header: dict[str, Any] = {"__metadata__": {"answer": answer.decode()}}
+    offset = 0
+    bodies: list[Chunk] = []
+    for tensor in ordered:
+        values = np.ascontiguousarray(tensor.values)
+        header[tensor.name] = {
+            "dtype": {4: "F32", 2: "F16"}[values.dtype.itemsize],
+            "shape": values.shape,
+            "data_offsets": [offset, offset + values.nbytes],
+        }
+        offset += values.nbytes
+        bodies.append(memoryview(values.reshape(-1).view(np.uint8)))
+    head = orjson.dumps(header)
+    head += b" " * (-len(head) % 8)
+    return [len(head).to_bytes(8, "little") + head, *bodies]
+
+
+def _open(head: dict[str, Any], key: str) -> bytes:
+    return orjson.dumps(head)[:-1] + b',"' + key.encode() + b'":'
+
+
+def json_size(
+    shape: tuple[int, ...], form: Format, encoding: Literal["nested", "base64"], *, weights: bool
+) -> int:
+    """Bytes of a tensor's numbers in this form; for `exact` a typical length of 12 a number."""
+    count = int(np.prod(shape))
+    if encoding == "base64":
+        return -(-count * (2 if form.dtype == "float16" else 4) // 3) * 4
+    if form.exact:
+        return 12 * count
+    return nested_size(shape, form.decimals, weights=weights)
