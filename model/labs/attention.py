@@ -86,7 +86,9 @@ class QuerySteps:
     z: Array  # (E,): the sum of weighted_v over the keys
 
 
-def attend_one(vectors: Vectors, query: int, *, scale: float, causal: bool) -> QuerySteps:
+def attend_one(
+    vectors: Vectors, query: int, *, scale: float, causal: bool, window: int | None = None
+) -> QuerySteps:
     """What one query gathers. The matrix is made of these rows, so both have the same bits."""
     products = vectors.q[query] * vectors.k
     dots = products.sum(axis=1)
@@ -94,6 +96,8 @@ def attend_one(vectors: Vectors, query: int, *, scale: float, causal: bool) -> Q
     masked_scores = scores.copy()
     if causal:
         masked_scores[query + 1 :] = -np.inf
+        if window is not None:
+            masked_scores[: max(query - window + 1, 0)] = -np.inf
     row_max = masked_scores.max()
     exps = np.exp(masked_scores - row_max)
     row_sum = exps.sum()
@@ -153,16 +157,20 @@ def attend(
     causal: bool = False,
     query: int | None = None,
     scale: float | None = None,
+    window: int | None = None,
 ) -> AttentionSteps:
     """Every step for one query, or for all of them.
 
-    `scaled` False leaves the scale out; `scale` is what a model has in the place of 1/√D. Raises
-    LabError for a query outside the tokens.
+    `scaled` False leaves the scale out; `scale` is what a model has in the place of 1/√D, and
+    `window` how many keys, itself included, its mask lets a query look back on. Raises LabError
+    for a query outside the tokens.
     """
     n_tokens, d_head = vectors.q.shape
     factor = (d_head**-0.5 if scale is None else scale) if scaled else 1.0
     queries = range(n_tokens) if query is None else [index_of("query", query, n_tokens)]
-    rows = [attend_one(vectors, index, scale=factor, causal=causal) for index in queries]
+    rows = [
+        attend_one(vectors, index, scale=factor, causal=causal, window=window) for index in queries
+    ]
     pattern = np.stack([row.pattern for row in rows])
     widest = max(d_head, vectors.v.shape[1])
     all_products = query is not None or n_tokens * n_tokens * widest < MOST_PRODUCTS

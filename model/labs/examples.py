@@ -122,7 +122,7 @@ def example(name: str) -> Example:
     return EXAMPLES[name]
 
 
-# The rotation lab: two vectors, 20 degrees a position, two places with the same distance, one equal.
+# The rotation lab: 20 degrees a position; two places of the same distance, then an equal one.
 ROTATION_Q = (1.0, 0.5)
 ROTATION_K = (0.8, -0.3)
 ROTATION_DEGREES = 20.0

@@ -46,7 +46,7 @@ def given_output(
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """One head. What it brings to the chosen token: `brings_z` (E,) before W_O, `writes` (C,) after.
+    """One head. What it brings to the chosen token is `brings_z` (E,), after W_O `writes` (C,).
 
     `write_norm` is the length of `writes`; both are None where there is no W_O.
     """
@@ -88,6 +88,7 @@ def together(
     scaled: bool = True,
     causal: bool = False,
     scale: float | None = None,
+    window: int | None = None,
     limits: LabLimits = LAB_LIMITS,
 ) -> HeadsTogether:
     """Every head on the same tokens, then the concatenation and its mixing.
@@ -96,7 +97,9 @@ def together(
     heads, heads of unequal numbers of tokens, too wide a concatenation, a position outside.
     """
     position = index_of("position", position, _tokens_of(heads, limits))
-    steps = [attend(each, scaled=scaled, causal=causal, scale=scale) for each in heads]
+    steps = [
+        attend(each, scaled=scaled, causal=causal, scale=scale, window=window) for each in heads
+    ]
     concatenation = np.concatenate([each.z for each in steps], axis=1)
     results = _results(steps, output)
     attn_out = mixing_error = None

@@ -15,7 +15,7 @@ LN2, LN3 = math.log(2), math.log(3)
 
 
 def test_attend_two_dimensions_worked_by_hand() -> None:
-    """Keys (ln 2, 0), (0, 1), (ln 4, 0) against q = (√2, 0): scores ln 2, 0, 2 ln 2, exps 2 : 1 : 4."""
+    """Keys (ln 2, 0), (0, 1), (ln 4, 0), q = (√2, 0): scores ln 2, 0, ln 4, exps 2 : 1 : 4."""
     root = math.sqrt(2)
     vectors = given_vectors(
         q=[[0, 0], [0, 0], [root, 0]],

@@ -13,6 +13,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from model.config import ConfigError, GPTConfig, RopeScaling
 from model.labs.frequencies import Ladder, default_distances, of_model, side_by_side
 from model.labs.given import LabError
+from model.labs.rotation import turn
 
 LLAMA3 = RopeScaling(kind="llama3", factor=32.0, original_context=8192)
 YARN = RopeScaling(kind="yarn", factor=4.0, original_context=2048)
@@ -110,7 +111,7 @@ def test_side_by_side_wavelengths_turns_and_reach() -> None:
     np.testing.assert_allclose(plain.wavelengths, [2 * math.pi, 20 * math.pi], rtol=1e-15)
     np.testing.assert_allclose(plain.turns, [1000 / (2 * math.pi), 100 / (2 * math.pi)])
     np.testing.assert_allclose(linear.stretch, [4, 4])
-    # θ' = 100 · 4^(4/2) = 1600, so the slow pair turns by 1/40: four times slower, the fast as ever.
+    # θ' = 100 · 4^(4/2) = 1600: the slow pair turns by 1/40, four times slower, the fast as ever.
     np.testing.assert_allclose(ntk.inverse_frequencies, [1, 1 / 40])
     np.testing.assert_allclose(ntk.stretch, [1, 4])
     assert (plain.reach, linear.reach) == (1000, 4000)
@@ -119,8 +120,6 @@ def test_side_by_side_wavelengths_turns_and_reach() -> None:
 
 
 def test_side_by_side_by_distance_is_the_dot_of_two_equal_vectors() -> None:
-    from model.labs.rotation import turn
-
     for scaling in (None, NTK, YARN):
         lab = side_by_side(8, 1e4, 4096, [scaling], distances=[0, 1, 7, 300])
         one = lab.ladders[0]
@@ -159,7 +158,7 @@ def test_side_by_side_refuses() -> None:
         side_by_side(5, 1e4, 64, [None])
     with pytest.raises(LabError, match="d_head is 1026; allowed are 2 to 1024"):
         side_by_side(1026, 1e4, 64, [None])
-    with pytest.raises(LabError, match="base is 0.5"):
+    with pytest.raises(LabError, match=r"base is 0\.5"):
         side_by_side(4, 0.5, 64, [None])
     with pytest.raises(LabError, match="context is 0; allowed are 1 to"):
         side_by_side(4, 1e4, 0, [None])
@@ -167,11 +166,11 @@ def test_side_by_side_refuses() -> None:
         side_by_side(4, 1e4, 64, [])
     with pytest.raises(LabError, match="distances is -1; allowed are 0 to"):
         side_by_side(4, 1e4, 64, [None], distances=[-1])
-    with pytest.raises(LabError, match="factor is 10000000.0; it must be over 0 and at most 1e"):
+    with pytest.raises(LabError, match=r"factor is 10000000\.0; it must be over 0 and at most 1e"):
         side_by_side(4, 1e4, 64, [RopeScaling(kind="linear", factor=1e7)])
     with pytest.raises(LabError, match="original_context is -5; allowed are 1 to"):
         side_by_side(4, 1e4, 64, [RopeScaling(kind="yarn", factor=2, original_context=-5)])
-    with pytest.raises(LabError, match="beta_slow is 40.0; it must be at most beta_fast, 32"):
+    with pytest.raises(LabError, match=r"beta_slow is 40\.0; it must be at most beta_fast, 32"):
         side_by_side(
             4, 1e4, 64, [RopeScaling(kind="yarn", factor=2, original_context=64, beta_slow=40.0)]
         )

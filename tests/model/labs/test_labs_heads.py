@@ -1,4 +1,4 @@
-"""The heads lab: the course's three heads, the mixing by hand, and sentences true to the numbers."""
+"""The heads lab: the course's three heads, the mixing by hand, sentences true to the numbers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_together_sentences_change_with_the_mask() -> None:
 
 
 def test_together_mixes_what_each_head_writes() -> None:
-    """Two heads of one token: z = (2, 3) and (5), so attn_out is 2·row 0 + 3·row 1 + 5·row 2 + b."""
+    """Two heads of one token, z = (2, 3) and (5): attn_out is 2·row 0 + 3·row 1 + 5·row 2 + b."""
     heads = [
         given_vectors([[1.0]], [[1.0]], [[2.0, 3.0]]),
         given_vectors([[1.0, 0.0]], [[0.0, 1.0]], [[5.0]]),
