@@ -57,7 +57,8 @@ class Attention(nn.Module):
 
     def heads(self, x: Tensor) -> Tensor:
         """(B, T, heads · D) -> (B, heads, T, D)"""
-        return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
+        rows, n_tokens, width = x.shape
+        return x.view(rows, n_tokens, width // self.d_head, self.d_head).transpose(1, 2)
 
     def for_queries(self, x: Tensor) -> Tensor:
         """(B, K, T, D) -> (B, H, T, D): each key/value head, repeated for its query heads."""
@@ -65,8 +66,8 @@ class Attention(nn.Module):
 
     def results(self, z: Tensor) -> Tensor:
         """Each head's own write: z (B, H, T, D) through its columns of W_O -> (B, H, T, C)."""
-        w_o = self.o.weight.T.unflatten(0, (-1, self.d_head))  # (H, D, C)
-        return z @ w_o
+        w_o = self.o.weight.T.reshape(z.shape[1], self.d_head, -1)  # (H, D, C)
+        return torch.matmul(z, w_o)
 
 
 def softmax(masked_scores: Tensor, *, may_be_empty: bool) -> Tensor:

@@ -134,7 +134,7 @@ class Recording:
         part = self.values
         indices = capture.indices
         if capture.site.layered:
-            part = part[capture.layers.index(layer)]  # type: ignore[arg-type]
+            part = part[capture.layers.index(layer)]
             indices = indices[1:]
         if self.rows is not None:
             positions = indices[0]

@@ -96,7 +96,7 @@ class SumCheck:
 
     def _attention(self, layer: int | None, attn_out: Tensor) -> None:
         assert self._heads is not None and layer is not None
-        bias = self._model.blocks[layer].attn.o.bias  # type: ignore[union-attr]
+        bias = dict(self._model.named_parameters()).get(f"blocks.{layer}.attn.o.bias")
         whole = self._heads if bias is None else self._heads + bias
         self._head_sum_error.append((whole - attn_out).abs().amax())
         self._add(layer, attn_out)

@@ -89,7 +89,8 @@ class GPTConfig:
         for name in ("n_layer", "d_model", "n_head", "vocab_size", "n_ctx"):
             _require_positive(name, getattr(self, name))
         self._fill("n_kv_head", self.n_head)
-        if self.d_head is None and self.d_model % self.n_head:
+        given: int | None = self.d_head
+        if given is None and self.d_model % self.n_head:
             raise ConfigError(
                 f"d_model {self.d_model} is not divisible by n_head {self.n_head}: "
                 f"every head needs a whole share of the width"

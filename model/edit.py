@@ -115,7 +115,7 @@ class Edit:
             return self._mean(whole, before)
         by = self.value
         if isinstance(by, Tensor):
-            by = by[self.layers.index(layer)] if self.site.layered else by  # type: ignore[arg-type]
+            by = by[self.layers.index(layer)] if self.site.layered else by
             by = by.to(before)
         if self.op == "scale":
             return before * by

@@ -68,9 +68,7 @@ class GPT(nn.Module):
         if not 1 <= n_tokens <= self.config.n_ctx:
             raise ContextError(f"{n_tokens} tokens; the context holds 1 to {self.config.n_ctx}")
         weight = self.embed.weight
-        frame = Frame.make(
-            self.config, wiring, n_tokens, device=weight.device, dtype=weight.dtype
-        )
+        frame = Frame.make(self.config, wiring, n_tokens, device=weight.device, dtype=weight.dtype)
         try:
             x = tap("embed", self.embed(ids))  # (B, T, C)
             if self.pos_embed is not None and wiring.positions == "model":

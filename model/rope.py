@@ -72,9 +72,7 @@ def _llama3(plain: Tensor, scaling: RopeScaling) -> Tensor:
     """Llama 3.1's rule: long wavelengths divide by the factor, short ones stay, a blend between."""
     assert scaling.original_context is not None
     turns = scaling.original_context * plain / (2 * math.pi)
-    blend = (turns - scaling.low_freq_factor) / (
-        scaling.high_freq_factor - scaling.low_freq_factor
-    )
+    blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     blend = blend.clamp(0, 1)
     return (1 - blend) * plain / scaling.factor + blend * plain
 

@@ -1,4 +1,4 @@
-"""Selections: which indices of an axis, asked for and resolved. Knows nothing of tensors' values."""
+"""Selections: which indices of an axis, asked for and resolved. Knows nothing of the values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ def resolve(asked: Asked, size: int, axis: Axis) -> Indices:
         return range(size)
     if isinstance(asked, Span):
         return _resolve_span(asked, size, axis, valid)
-    assert not isinstance(asked, str)
     if not asked:
         raise SelectionError(f"no {axis} is selected; give at least one, {valid}")
     for index in asked:

@@ -12,12 +12,12 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from model.capture import SelectionError
 from model.checkpoints.native import CheckpointError
 from model.config import ConfigError
 from model.edit import EditError
 from model.frame import WiringError
 from model.gpt import ContextError
+from model.selection import SelectionError
 from model.sites import SiteError
 from model.tokenizer import TokenizerError
 from service.wire.negotiation import NotAcceptableError

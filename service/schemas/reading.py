@@ -333,5 +333,3 @@ class ReadingAnswer(Wire):
     comparison: Comparison | None = None
     estimate: Estimate | None = None
     timing_ms: Timing
-
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AsyncExitStack
 
 import zstandard
 from starlette.concurrency import iterate_in_threadpool
@@ -23,6 +24,7 @@ class ChunkedBody(Response):
     def __init__(self, chunks: list[Chunk], media_type: str, coding: Coding) -> None:
         super().__init__(media_type=media_type)
         self._chunks = chunks
+        self._held: AsyncExitStack | None = None
         size = sum(memoryview(chunk).nbytes for chunk in chunks)
         self._coding: Coding = coding if size >= COMPRESS_FROM else "identity"
         del self.headers["content-length"]
@@ -31,7 +33,18 @@ class ChunkedBody(Response):
         else:
             self.headers["content-encoding"] = self._coding
 
+    def when_sent(self, held: AsyncExitStack) -> None:
+        """What to let go of once the body is sent, or cannot be."""
+        self._held = held
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._send_all(send)
+        finally:
+            if self._held is not None:
+                await self._held.aclose()
+
+    async def _send_all(self, send: Send) -> None:
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
@@ -39,14 +52,14 @@ class ChunkedBody(Response):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _pieces(self) -> AsyncIterator[bytes]:
+    async def _pieces(self) -> AsyncIterator[Chunk]:
         if self._coding == "identity":
             for piece in _cut(self._chunks):
                 yield bytes(piece)
         else:
             compress = _zstd if self._coding == "zstd" else _gzip
-            async for piece in iterate_in_threadpool(compress(_cut(self._chunks))):
-                yield piece
+            async for compressed in iterate_in_threadpool(compress(_cut(self._chunks))):
+                yield compressed
 
 
 def _cut(chunks: Iterable[Chunk]) -> Iterator[memoryview]:

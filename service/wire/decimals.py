@@ -130,9 +130,7 @@ def _write_rows_slowly(rows: Floats, decimals: int, prefixes: Words) -> bytes:
     """Any magnitude: shortest text of the rounded double, through orjson."""
     rounded = np.round(rows.astype(np.float64), decimals)
     lines = (orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1] for row in rounded)
-    return b"".join(
-        before.tobytes() + line for before, line in zip(prefixes, lines, strict=True)
-    )
+    return b"".join(before.tobytes() + line for before, line in zip(prefixes, lines, strict=True))
 
 
 @cache

@@ -7,6 +7,7 @@ from typing import Literal
 JSON = "application/json"
 SAFETENSORS = "application/vnd.safetensors"
 OFFERED = (JSON, SAFETENSORS)
+VARY = "Accept, Accept-Encoding, Origin"
 Coding = Literal["zstd", "gzip", "identity"]
 
 

@@ -6,14 +6,16 @@ Knows nothing of where the numbers come from, nor of HTTP.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
+from model.sites import Axis
 from service.schemas.reading import Format
 from service.wire.decimals import nested_size, write_nested
 
@@ -35,8 +37,8 @@ class NamedTensor:
 
     name: str
     site: str
-    axes: tuple[str, ...]
-    coords: dict[str, list[int]]
+    axes: tuple[Axis, ...]
+    coords: Mapping[Axis, list[int]]
     values: Array
 
     @property
@@ -136,7 +138,7 @@ def safetensors_chunks(tensors: list[NamedTensor], answer: bytes) -> list[Chunk]
             "data_offsets": [offset, offset + values.nbytes],
         }
         offset += values.nbytes
-        bodies.append(memoryview(values.reshape(-1).view(np.uint8)))
+        bodies.append(values.reshape(-1).view(np.uint8).data)
     head = orjson.dumps(header)
     head += b" " * (-len(head) % 8)
     return [len(head).to_bytes(8, "little") + head, *bodies]
@@ -146,13 +148,14 @@ def _open(head: dict[str, Any], key: str) -> bytes:
     return orjson.dumps(head)[:-1] + b',"' + key.encode() + b'":'
 
 
-def json_size(
-    shape: tuple[int, ...], form: Format, encoding: Literal["nested", "base64"], *, weights: bool
-) -> int:
-    """Bytes of a tensor's numbers in this form; for `exact` a typical length of 12 a number."""
-    count = int(np.prod(shape))
-    if encoding == "base64":
+def json_size(shape: tuple[int, ...], form: Format, *, weights: bool) -> int:
+    """Bytes of a tensor's numbers in this form; for `exact` a typical length of 12 a number.
+
+    Sparse rows are counted as if nothing were left out.
+    """
+    count = prod(shape)
+    if form.encoding == "base64":
         return -(-count * (2 if form.dtype == "float16" else 4) // 3) * 4
-    if form.exact:
+    if form.exact or form.encoding == "sparse":
         return 12 * count
     return nested_size(shape, form.decimals, weights=weights)

@@ -1,0 +1,97 @@
+"""create_app: the lifespan that opens the model, the middleware and the routes, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import torch
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from model.checkpoints.open import OpenedModel, open_model
+from service import __version__, errors
+from service.inspector import Inspector
+from service.middleware import Guard, RequestId
+from service.routes import about, health, inspecting, text
+from service.settings import Settings
+
+LOCAL_ORIGIN = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
+EXPOSED = ["X-Request-Id", "Server-Timing", "Content-Length", "Retry-After", "ETag"]
+log = logging.getLogger("fluoroscope")
+
+
+def create_app(
+    settings: Settings, *, open_with: Callable[[Settings], OpenedModel] | None = None
+) -> FastAPI:
+    """The service for one model. `open_with` replaces the way the model is opened (tests do)."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        start = time.perf_counter()
+        opened = await asyncio.to_thread(open_with or open_configured, settings)
+        log.info("opened %s in %.1f s", opened.id, time.perf_counter() - start)
+        for note in opened.notes:
+            log.warning("%s: %s", opened.id, note)
+        app.state.inspector = Inspector(opened, settings)
+        yield
+        app.state.inspector.close()
+
+    app = FastAPI(
+        title="Fluoroscope",
+        version=__version__,
+        summary="Looking inside a running transformer over HTTP",
+        lifespan=lifespan,
+        redoc_url=None,
+    )
+    errors.install(app)
+    for module in (health, about, text, inspecting):
+        app.include_router(module.router)
+    # The last one added stands outermost.
+    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(RequestId)
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=settings.origins,
+        allow_origin_regex=LOCAL_ORIGIN,
+        allow_methods=["GET", "POST"],
+        allow_headers=["Authorization", "Content-Type", "Accept", "X-Request-Id", "If-None-Match"],
+        expose_headers=EXPOSED,
+        max_age=600,
+    )
+    return app
+
+
+def open_configured(settings: Settings) -> OpenedModel:
+    """Open the model that the settings name, on the device that they choose.
+
+    Raises CheckpointError, and ValueError for a device that is not there.
+    """
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    return open_model(
+        settings.model,
+        device=choose_device(settings.device),
+        dtype=getattr(torch, settings.dtype),
+    )
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is CUDA, then MPS, then CPU."""
+    available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if name == "auto":
+        name = next(kind for kind, there in available.items() if there)
+    if not available[name]:
+        raise ValueError(f"device {name!r} is not available here; {_there(available)} is")
+    return torch.device(name)
+
+
+def _there(available: dict[str, bool]) -> str:
+    return " and ".join(kind for kind, there in available.items() if there)

@@ -1,0 +1,208 @@
+"""One inspecting request from its schema to its bytes: plan, admit, run, encode.
+
+Every inspecting route comes through here; a route adds only its captures and its own keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import orjson
+from fastapi import Request
+from starlette.responses import Response
+
+from model.tokenizer import Token
+from service import __version__
+from service.inspector import Finish, Inspected, Inspector, Timing
+from service.plan import Cost, Plan, cost, make_plan
+from service.schemas.reading import Capture, InspectingRequest
+from service.wire import negotiation
+from service.wire.body import ChunkedBody
+from service.wire.tensors import Chunk, json_chunks, safetensors_chunks
+
+NO_CHECKS = {"row_sum_error": None, "future_mass": None, "empty_rows": 0, "finite": True}
+
+
+class ClientGone(Exception):
+    """The client closed the connection; there is nobody to answer."""
+
+
+async def answer(
+    http: Request,
+    asked: InspectingRequest,
+    captures: Sequence[Capture],
+    *,
+    finish: Finish | None = None,
+    hidden: frozenset[str] = frozenset(),
+    extra: dict[str, Any] | None = None,
+) -> Response:
+    """The whole way of one request. `finish` adds the route's own keys, made on the device from
+    the captured tensors; the captures named in `hidden` are for it alone.
+
+    Raises Problem and the domain's errors, which the handlers turn into problem+json.
+    """
+    inspector: Inspector = http.app.state.inspector
+    media_type = negotiation.media_type(http.headers.get("accept"))
+    coding = negotiation.coding(http.headers.get("accept-encoding"))
+    start = time.perf_counter()
+
+    def plan_it() -> tuple[Plan, list[dict[str, Any]] | list[int]]:
+        plan = make_plan(inspector.opened, inspector.settings, asked, captures, hidden=hidden)
+        return plan, _tokens(inspector, plan)
+
+    plan, tokens = await inspector.off_loop(plan_it)
+    timing = {"queue": 0.0, "tokenize": (time.perf_counter() - start) * 1e3, "forward": 0.0}
+    estimated = cost(plan, inspector.opened.model.config)
+    head = _head(inspector, plan, tokens)
+    head.update(extra or {})
+    if asked.dry_run:
+        head["checks"] = NO_CHECKS
+        head["estimate"] = dataclasses.asdict(estimated)
+        chunks, _ = _encode(head, None, asked, negotiation.JSON, timing)
+        return _respond(chunks, negotiation.JSON, coding, {**timing, "encode": 0.0})
+    async with AsyncExitStack() as stack:
+        held = _answer_bytes(estimated, asked, media_type)
+        await stack.enter_async_context(inspector.admission.answer_bytes(held))
+        inspected, measured = await until_gone(http, inspector.inspect(plan, finish))
+        timing.update(queue=measured.queue, forward=measured.forward)
+        chunks, encode_ms = await inspector.off_loop(
+            _encode, head, inspected, asked, media_type, timing
+        )
+        response = _respond(chunks, media_type, coding, {**timing, "encode": encode_ms})
+        response.when_sent(stack.pop_all())
+        return response
+
+
+async def until_gone(http: Request, work: Any) -> tuple[Inspected, Timing]:
+    """The work's result; cancelled, so that the run stops, as soon as the client goes away."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(http))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        result: tuple[Inspected, Timing] = task.result()
+        return result
+    finally:
+        for pending in (task, gone):
+            pending.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _disconnected(http: Request) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _tokens(inspector: Inspector, plan: Plan) -> list[dict[str, Any]] | list[int]:
+    kind = plan.request.tokens
+    if kind == "none":
+        return []
+    tokenizer = inspector.opened.tokenizer
+    if kind == "ids" or tokenizer is None:
+        return list(plan.ids)
+    return [token_fields(token) for token in tokenizer.tokens(plan.encoded)]
+
+
+def token_fields(token: Token) -> dict[str, Any]:
+    return {name: getattr(token, name) for name in token.__slots__}
+
+
+def identity(inspector: Inspector) -> dict[str, Any]:
+    """Which model answered: enough to know whether two answers come from the same weights."""
+    opened = inspector.opened
+    weight = opened.model.embed.weight
+    return {
+        "id": opened.id,
+        "weights_sha256": opened.weights_sha256,
+        "trained": opened.trained,
+        "dtype": str(weight.dtype).removeprefix("torch."),
+        "device": str(weight.device),
+        "server_version": __version__,
+    }
+
+
+def _head(
+    inspector: Inspector, plan: Plan, tokens: list[dict[str, Any]] | list[int]
+) -> dict[str, Any]:
+    asked = plan.request
+    has_text = asked.text is not None or inspector.opened.tokenizer is not None
+    return {
+        "model": identity(inspector),
+        "input": {
+            "text": plan.encoded.text if has_text else None,
+            "bos_added": plan.encoded.bos_added,
+            "n_tokens": len(plan.ids),
+            "wiring": asked.wiring.model_dump(),
+            "edits": [],
+        },
+        "tokens": tokens,
+    }
+
+
+def _encode(
+    head: dict[str, Any],
+    inspected: Inspected | None,
+    asked: InspectingRequest,
+    media_type: str,
+    timing: dict[str, float],
+) -> tuple[list[Chunk], float]:
+    """The body in pieces, and the milliseconds that writing the numbers took."""
+    start = time.perf_counter()
+    pieces: list[Chunk] = []
+    if inspected is not None:
+        _say_what_was_found(head, inspected, asked)
+        if media_type == negotiation.JSON:
+            for tensor in inspected.tensors:
+                pieces.append((b"," if pieces else b"") + orjson.dumps(tensor.name) + b":")
+                pieces.extend(json_chunks(tensor, asked.format))
+    encode_ms = (time.perf_counter() - start) * 1e3
+    head["timing_ms"] = {
+        name: round(value, 3) for name, value in {**timing, "encode": encode_ms}.items()
+    }
+    if inspected is not None and media_type == negotiation.SAFETENSORS:
+        return safetensors_chunks(inspected.tensors, orjson.dumps(head)), encode_ms
+    return [orjson.dumps(head)[:-1] + b',"tensors":{', *pieces, b"}}"], encode_ms
+
+
+def _say_what_was_found(
+    head: dict[str, Any], inspected: Inspected, asked: InspectingRequest
+) -> None:
+    head["input"]["edits"] = [
+        {
+            "edit": edit.model_dump(exclude_none=True),
+            "values_touched": done.values_touched,
+            "change_norm": done.change_norm,
+        }
+        for edit, done in zip(asked.edits, inspected.edits, strict=True)
+    ]
+    head.update(inspected.extra)
+    checks = dataclasses.asdict(inspected.checks)
+    if asked.checks_level == "basic":
+        checks = {name: checks[name] for name in ("row_sum_error", "future_mass", "empty_rows")}
+    head["checks"] = {**checks, "finite": inspected.finite}
+    if inspected.comparison is not None:
+        head["comparison"] = dataclasses.asdict(inspected.comparison)
+
+
+def _answer_bytes(estimated: Cost, asked: InspectingRequest, media_type: str) -> int:
+    """What the answer holds in memory at once: the tensors and, in JSON, their text."""
+    text = estimated.json_bytes if media_type == negotiation.JSON else 0
+    return estimated.tensor_bytes + text
+
+
+def _respond(
+    chunks: list[Chunk], media_type: str, coding: negotiation.Coding, timing: dict[str, float]
+) -> ChunkedBody:
+    response = ChunkedBody(chunks, media_type, coding)
+    response.headers["cache-control"] = "no-store"
+    response.headers["vary"] = negotiation.VARY
+    response.headers["server-timing"] = ", ".join(
+        f"{name};dur={value:.3f}" for name, value in timing.items()
+    )
+    return response

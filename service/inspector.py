@@ -1,0 +1,207 @@
+"""The inspector: the one owner of the running model. A plan in, a Reading of it out.
+
+All tensor work happens on its one inference thread, tokenizing and encoding on codec threads; the
+event loop never computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from threading import Event
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from model.capture import Capture
+from model.checkpoints.open import OpenedModel
+from model.checks import Checks
+from model.comparison import Comparison, compare_logits
+from model.edit import Edit
+from model.reading import read
+from model.sites import SITES
+from service.admission import Admission
+from service.errors import Problem
+from service.plan import ALL_LOGITS, Patch, Plan
+from service.settings import Settings
+from service.wire.tensors import NamedTensor
+
+T = TypeVar("T")
+Finish = Callable[[Plan, Mapping[str, Tensor]], dict[str, Any]]
+PROBE_AFTER = 5.0  # seconds of idleness after which readiness tries a token
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What one plan gave, on the host: tensors to send, and everything said beside them."""
+
+    tensors: list[NamedTensor]
+    checks: Checks
+    finite: bool
+    edits: list[Edit]
+    comparison: Comparison | None
+    extra: dict[str, Any]
+
+
+@dataclass
+class Timing:
+    """Milliseconds."""
+
+    queue: float = 0.0
+    forward: float = 0.0
+
+
+class Inspector:
+    """Runs plans one at a time, in the order in which they were admitted."""
+
+    def __init__(self, opened: OpenedModel, settings: Settings) -> None:
+        self.opened = opened
+        self.settings = settings
+        self.admission = Admission(settings)
+        self._device = ThreadPoolExecutor(1, "inference")
+        self._codec = ThreadPoolExecutor(2, "codec")
+        self._running_since: float | None = None
+        self._last_forward = float("-inf")
+        self._broken: str | None = None
+
+    async def off_loop(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Work that needs no model, such as tokenizing or encoding, on a codec thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._codec, work, *arguments)
+
+    async def inspect(self, plan: Plan, finish: Finish | None) -> tuple[Inspected, Timing]:
+        """Run the plan once admitted. `finish` makes a route's own keys from the captures, on the
+        inference thread. Cancelling the caller ends the run at the next block."""
+        return await self.on_device(lambda stopped: self._inspect(plan, finish, stopped))
+
+    async def on_device(self, work: Callable[[Callable[[], bool]], T]) -> tuple[T, Timing]:
+        """Admit, then do tensor work on the inference thread; `work` is given a stop question.
+
+        The slot is kept until the thread is done with it, also where nobody waits any more.
+        """
+        timing = Timing()
+        timing.queue = await self.admission.acquire()
+        stop = Event()
+        future = asyncio.get_running_loop().run_in_executor(
+            self._device, self._timed, work, stop.is_set, timing
+        )
+        future.add_done_callback(self._done)
+        try:
+            async with asyncio.timeout(self.settings.run_seconds):
+                return await asyncio.shield(future), timing
+        except TimeoutError:
+            limit = self.settings.run_seconds
+            raise Problem(
+                "deadline-passed", f"the run took over {limit:g} s and was ended", limit=limit
+            ) from None
+        finally:
+            stop.set()
+
+    def _done(self, future: asyncio.Future[Any]) -> None:
+        self.admission.release()
+        if not future.cancelled():
+            future.exception()  # seen, so that an abandoned run does not complain at exit
+
+    def _timed(
+        self,
+        work: Callable[[Callable[[], bool]], T],
+        stopped: Callable[[], bool],
+        timing: Timing,
+    ) -> T:
+        start = self._running_since = time.monotonic()
+        try:
+            with torch.inference_mode():
+                result = work(stopped)
+            self._broken = None
+            return result
+        except (ValueError, Problem):
+            raise
+        except Exception as error:
+            self._broken = f"the last run failed with {type(error).__name__}"
+            raise
+        finally:
+            self._running_since = None
+            self._last_forward = time.monotonic()
+            timing.forward = (self._last_forward - start) * 1e3
+
+    def _inspect(self, plan: Plan, finish: Finish | None, stopped: Callable[[], bool]) -> Inspected:
+        model = self.opened.model
+        edits = [self._with_values(item, stopped) for item in plan.edits]
+        reading = read(
+            model,
+            plan.ids,
+            plan.captures,
+            edits=edits,
+            wiring=plan.wiring,
+            full_checks=plan.request.checks_level == "full",
+            stopped=stopped,
+        )
+        comparison = None
+        if plan.request.compare:
+            everything = Capture.resolve(SITES["logits"], {}, model.config, len(plan.ids))
+            plain = read(model, plan.ids, [everything], stopped=stopped)
+            comparison = compare_logits(plain.tensors["logits"], reading.tensors[ALL_LOGITS])
+        extra = finish(plan, reading.tensors) if finish is not None else {}
+        shown = plan.shown
+        arrays = to_host([reading.tensors[capture.name] for capture in shown])
+        tensors = [
+            NamedTensor(c.name, c.site.name, c.axes, c.coords, array)
+            for c, array in zip(shown, arrays, strict=True)
+        ]
+        finite = all(_finite(tensor) for tensor in tensors)
+        return Inspected(tensors, reading.checks, finite, edits, comparison, extra)
+
+    def _with_values(self, item: Edit | Patch, stopped: Callable[[], bool]) -> Edit:
+        if isinstance(item, Edit):
+            return item
+        source = read(self.opened.model, item.ids, [item.capture], stopped=stopped)
+        return replace(item.edit, value=source.tensors[item.capture.name])
+
+    async def why_not_ready(self) -> str | None:
+        """None where the last forward progressed within its deadline; busy is ready.
+
+        Only an idle model is tried, with one token, and only after a while of idleness.
+        """
+        since = self._running_since
+        if since is not None:
+            over = time.monotonic() - since - self.settings.run_seconds
+            return f"a run is {over:.0f} s over its deadline" if over > 0 else None
+        if self._broken is None and time.monotonic() - self._last_forward < PROBE_AFTER:
+            return None
+        try:
+            async with asyncio.timeout(2.0):
+                await self.on_device(lambda _: self.opened.model(torch.tensor([[0]])))
+        except TimeoutError:
+            return "a run of one token gave no answer within 2 s"
+        except Exception:
+            return self._broken or "a run of one token failed"
+        return None
+
+    def close(self) -> None:
+        self._device.shutdown(wait=False, cancel_futures=True)
+        self._codec.shutdown(wait=False, cancel_futures=True)
+
+
+def to_host(tensors: list[Tensor]) -> list[Any]:
+    """As numpy arrays: on the CPU the very memory; from a GPU pinned copies, then one wait."""
+    if not any(tensor.is_cuda for tensor in tensors):
+        return [tensor.cpu().numpy() for tensor in tensors]
+    copies = [
+        torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(
+            tensor, non_blocking=True
+        )
+        for tensor in tensors
+    ]
+    torch.cuda.synchronize()
+    return [copy.numpy() for copy in copies]
+
+
+def _finite(tensor: NamedTensor) -> bool:
+    values = tensor.values
+    if not values.size:
+        return True
+    low, high = float(values.min()), float(values.max())  # NaN goes through both
+    return high < float("inf") and (low > float("-inf") or tensor.site == "attn.masked_scores")

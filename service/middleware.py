@@ -1,0 +1,170 @@
+"""What stands before every route: request ids, the key, host names, sizes. Pure ASGI.
+
+Knows nothing of the routes. Order matters: CORS outermost, so that refusals carry its headers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.errors import Problem, as_problem, log, problem_response
+from service.settings import LOOPBACK, Settings
+
+OPEN_PATHS = ("/health/", "/docs", "/openapi.json")
+MAX_HEADER_BYTES = 32 * 1024
+_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+
+class RequestId:
+    """Gives every request an id, its own if it brought a good one, and every answer the headers
+    that all share. What a route fails to catch is answered here as a 500."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        brought = Headers(scope=scope).get("x-request-id", "")
+        request_id = brought if _ID.fullmatch(brought) else secrets.token_hex(8)
+        scope.setdefault("state", {})["request_id"] = request_id
+        started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = request_id
+                headers["x-content-type-options"] = "nosniff"
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_id)
+        except Exception as error:
+            problem = as_problem(error)
+            if problem.slug == "internal-error":
+                log.error("request %s failed", request_id, exc_info=error)
+            if started:
+                raise
+            await problem_response(problem, request_id)(scope, receive, send_with_id)
+
+
+class Guard:
+    """Refuses what must not reach a route: foreign host names, no key, headers or bodies too
+    large, bodies that trickle in."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self.app = app
+        self.settings = settings
+        key = settings.key
+        self._key = None if key is None else key.get_secret_value().encode()
+        self._hosts = {*LOOPBACK, settings.host, *settings.hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        self._check_headers(scope, headers)
+        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            await self.app(scope, receive, send)
+            return
+        body = await self._read_body(headers, receive)
+        await self.app(scope, _replay(body, receive), send)
+
+    def _check_headers(self, scope: Scope, headers: Headers) -> None:
+        size = sum(len(name) + len(value) for name, value in headers.raw)
+        if size > MAX_HEADER_BYTES:
+            raise Problem(
+                "headers-too-large",
+                f"the headers are {size} bytes; at most {MAX_HEADER_BYTES} are read",
+                limit=MAX_HEADER_BYTES,
+                actual=size,
+            )
+        host = _host_name(headers.get("host", ""))
+        if "*" not in self._hosts and host not in self._hosts:
+            raise Problem("host-not-allowed", "the Host header names no host that is served here")
+        if self._key is None or scope["path"].startswith(OPEN_PATHS):
+            return
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.encode(), self._key):
+            raise Problem(
+                "key-required",
+                "send the key as `Authorization: Bearer KEY`",
+                headers={"www-authenticate": "Bearer"},
+            )
+
+    async def _read_body(self, headers: Headers, receive: Receive) -> bytes:
+        limit = self.settings.max_body_bytes
+        declared = headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > limit:
+            raise _too_large(limit, int(declared))
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self.settings.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Problem("bad-request", "the client left before its body was whole")
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > limit:
+                        raise _too_large(limit, size)
+                    if not message.get("more_body", False):
+                        break
+        except TimeoutError:
+            seconds = self.settings.body_seconds
+            raise Problem(
+                "body-timeout", f"the body was not whole after {seconds:g} s", limit=seconds
+            ) from None
+        if size and (kind := _media_type(headers)) != "application/json":
+            said = f"was sent as {kind}" if kind else "was sent without a content type"
+            raise Problem(
+                "unsupported-media-type",
+                f"the body {said}; send application/json, with curl: curl --json '{{…}}' URL",
+            )
+        return b"".join(parts)
+
+
+def _replay(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:
+    """The body as one message, then whatever the connection says next."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if not given:
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return replay
+
+
+def _too_large(limit: int, size: int) -> Problem:
+    return Problem(
+        "body-too-large",
+        f"the body has {size} bytes or more; at most {limit} are read",
+        limit=limit,
+        actual=size,
+    )
+
+
+def _media_type(headers: Headers) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()[:64]
+
+
+def _host_name(host: str) -> str:
+    """The name without the port: `localhost:8000`, `[::1]:8000`."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].lower()

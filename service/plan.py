@@ -1,0 +1,358 @@
+"""A request resolved against the loaded model: ids, captures, edits, wiring, and what they cost.
+
+Nothing is run here; whatever does not fit is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+from model.capture import Capture, resolve_indices
+from model.checkpoints.open import OpenedModel
+from model.config import GPTConfig, RopeScaling
+from model.edit import Edit, EditError
+from model.reading import end_of_run, place, require_reached
+from model.selection import Asked, SelectionError, Span
+from model.sites import SITES, Axis, Site, SiteError, resolve
+from model.tokenizer import Encoded
+from model.wiring import RopeWiring, Wiring
+from service.errors import Problem
+from service.schemas import reading as wire
+from service.schemas.base import SpanSelection
+from service.settings import Settings
+from service.wire.tensors import json_size
+
+_AXES: dict[str, Axis] = {
+    "layers": "layer",
+    "heads": "head",
+    "kv_heads": "kv_head",
+    "positions": "position",
+    "queries": "query",
+    "keys": "key",
+}
+ALL_LOGITS = "comparison.logits"
+
+
+@dataclass(frozen=True)
+class Patch:
+    """An edit whose values another run gives: that run's ids and what to capture of it."""
+
+    ids: list[int]
+    capture: Capture
+    edit: Edit  # its value is still to come
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run to make. `hidden` names captures that serve the answer but are not part of it."""
+
+    request: wire.InspectingRequest
+    encoded: Encoded
+    captures: list[Capture]
+    edits: list[Edit | Patch]
+    wiring: Wiring
+    hidden: frozenset[str]
+
+    @property
+    def ids(self) -> list[int]:
+        return self.encoded.ids
+
+    @property
+    def shown(self) -> list[Capture]:
+        return [capture for capture in self.captures if capture.name not in self.hidden]
+
+    @property
+    def plain_edits(self) -> list[Edit]:
+        return [item.edit if isinstance(item, Patch) else item for item in self.edits]
+
+
+def encode_input(
+    opened: OpenedModel,
+    settings: Settings,
+    *,
+    text: str | None,
+    token_ids: Sequence[int] | None,
+    add_bos: bool | None = None,
+    parse_special: bool = False,
+    truncating: bool = False,
+) -> Encoded:
+    """The ids of a text or of ids, within the limits of size and context."""
+    tokenizer = opened.tokenizer
+    config = opened.model.config
+    if text is not None:
+        # No UTF-8 text is longer than 4 bytes a character: most are let through uncounted.
+        size = len(text) if len(text) * 4 <= settings.max_text_bytes else _utf8_size(text)
+        if size > settings.max_text_bytes:
+            raise Problem(
+                "text-too-long",
+                f"the text is {size} bytes of UTF-8; at most {settings.max_text_bytes} are read",
+                limit=settings.max_text_bytes,
+                actual=size,
+            )
+        if tokenizer is None:
+            raise Problem(
+                "no-tokenizer", f"{opened.id} has no tokenizer: send token_ids instead of text"
+            )
+        encoded = tokenizer.read(text, add_bos=add_bos, parse_special=parse_special)
+    else:
+        assert token_ids is not None
+        for index, token_id in enumerate(token_ids):
+            if token_id >= config.vocab_size:
+                raise Problem(
+                    "invalid-text",
+                    f"token id {token_id} at index {index} is not in the vocabulary, "
+                    f"0 to {config.vocab_size - 1}",
+                    limit=config.vocab_size - 1,
+                    actual=token_id,
+                )
+        if tokenizer is not None:
+            encoded = tokenizer.read_ids(token_ids, add_bos=bool(add_bos))
+        else:
+            encoded = Encoded("", list(token_ids), False, b"", None)
+    return encoded
+
+
+def require_runnable(encoded: Encoded, opened: OpenedModel, settings: Settings) -> None:
+    """Raises the 422 for no tokens, or more than the model's context or the server's limit."""
+    n_tokens, limit = len(encoded.ids), token_limit(opened.model.config, settings)
+    if n_tokens > limit:
+        raise Problem(
+            "too-many-tokens",
+            f"the input has {n_tokens} tokens; at most {limit} are run",
+            limit=limit,
+            actual=n_tokens,
+        )
+    if n_tokens == 0:
+        raise Problem(
+            "no-tokens", "the input has 0 tokens; at least 1 is needed", limit=1, actual=0
+        )
+
+
+def token_limit(config: GPTConfig, settings: Settings) -> int:
+    return min(config.n_ctx, settings.max_tokens)
+
+
+def _utf8_size(text: str) -> int:
+    return len(text.encode("utf-8", errors="surrogatepass"))
+
+
+def make_plan(
+    opened: OpenedModel,
+    settings: Settings,
+    request: wire.InspectingRequest,
+    captures: Sequence[wire.Capture],
+    *,
+    hidden: frozenset[str] = frozenset(),
+) -> Plan:
+    """Tokenize and resolve. Every ValueError raised here is the client's fault and says so."""
+    config = opened.model.config
+    encoded = encode_input(
+        opened,
+        settings,
+        text=request.text,
+        token_ids=request.token_ids,
+        add_bos=request.add_bos,
+        parse_special=request.parse_special,
+    )
+    require_runnable(encoded, opened, settings)
+    dtype = torch.float32
+    if request.format.dtype == "float16":
+        dtype = torch.float16
+    n_tokens = len(encoded.ids)
+    resolved = [resolve_capture(capture, config, n_tokens, dtype) for capture in captures]
+    names = [capture.name for capture in resolved]
+    for name in names:
+        if names.count(name) > 1:
+            raise SelectionError(f"two captures are named {name!r}; give one another name")
+    if request.compare:
+        resolved.append(Capture.resolve(SITES["logits"], {}, config, n_tokens, name=ALL_LOGITS))
+        hidden |= {ALL_LOGITS}
+    edits = [
+        _resolve_edit(number, edit, opened, settings, n_tokens)
+        for number, edit in enumerate(request.edits)
+    ]
+    plan = Plan(request, encoded, resolved, edits, _wiring(request.wiring), hidden)
+    full = request.checks_level == "full"
+    require_reached(resolved, plan.plain_edits, full_checks=full)
+    return plan
+
+
+def resolve_capture(
+    asked: wire.Capture, config: GPTConfig, n_tokens: int, dtype: torch.dtype
+) -> Capture:
+    site, selections = _site_and_selections(asked.site, asked, config)
+    return Capture.resolve(
+        site, selections, config, n_tokens, name=asked.name, reduce=asked.reduce, dtype=dtype
+    )
+
+
+def _site_and_selections(
+    name: str, asked: wire.Selections, config: GPTConfig
+) -> tuple[Site, dict[Axis, Asked]]:
+    site, layer = resolve(name, config)
+    selections: dict[Axis, Asked] = {}
+    for field, axis in _AXES.items():
+        value = getattr(asked, field)
+        if isinstance(value, SpanSelection):
+            selections[axis] = Span(start=value.start, stop=value.stop, step=value.step)
+        elif value is not None:
+            selections[axis] = value
+    if layer is not None:
+        if "layer" in selections:
+            raise SelectionError(f"{name!r} names layer {layer} already; leave layers out")
+        selections["layer"] = [layer]
+    return site, selections
+
+
+def _wiring(asked: wire.WiringWire) -> Wiring:
+    rope = asked.rope
+    return Wiring(
+        causal=asked.causal,
+        score_scale=asked.score_scale,
+        positions=asked.positions,
+        residual=asked.residual,
+        rope=RopeWiring(
+            base=rope.base,
+            pairing=rope.pairing,
+            offset=rope.offset,
+            scaling=None if rope.scaling is None else rope_scaling(rope.scaling) or "none",
+        ),
+    )
+
+
+def rope_scaling(asked: wire.RopeScalingWire) -> RopeScaling | None:
+    return None if asked.kind == "none" else RopeScaling(**asked.model_dump())
+
+
+def _resolve_edit(
+    number: int, asked: Any, opened: OpenedModel, settings: Settings, n_tokens: int
+) -> Edit | Patch:
+    config = opened.model.config
+    try:
+        site, selections = _site_and_selections(asked.site, asked, config)
+        if asked.op == "patch":
+            return _resolve_patch(asked, site, selections, opened, settings, n_tokens)
+        value: Any = 0.0
+        if asked.op == "scale":
+            value = asked.by
+        elif asked.op in ("add", "set"):
+            value = asked.value
+            if isinstance(value, list):
+                value = _array(value)
+        return Edit.resolve(
+            asked.op,
+            site,
+            selections,
+            config,
+            n_tokens,
+            value=value,
+            over=asked.over if asked.op == "mean" else "selected",
+        )
+    except (EditError, SelectionError, SiteError) as error:
+        raise type(error)(f"edit {number}: {error}") from error
+
+
+def _array(value: list[Any]) -> torch.Tensor:
+    try:
+        return torch.tensor(value, dtype=torch.float32)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise EditError("value is not an even array: rows differ in length or depth") from error
+
+
+def _resolve_patch(
+    asked: wire.PatchEdit,
+    site: Site,
+    selections: dict[Axis, Asked],
+    opened: OpenedModel,
+    settings: Settings,
+    n_tokens: int,
+) -> Patch:
+    config = opened.model.config
+    source = encode_input(
+        opened, settings, text=asked.source.text, token_ids=asked.source.token_ids
+    )
+    require_runnable(source, opened, settings)
+    edit = Edit.resolve("set", site, selections, config, n_tokens)
+    from_source = dict(selections)
+    if asked.source.positions is not None:
+        along: Axis = "position" if "position" in site.axes else "query"
+        positions = asked.source.positions
+        from_source[along] = (
+            Span(start=positions.start, stop=positions.stop, step=positions.step)
+            if isinstance(positions, SpanSelection)
+            else positions
+        )
+    try:
+        capture = Capture.resolve(site, from_source, config, len(source.ids))
+    except SelectionError as error:
+        raise SelectionError(f"in the source of {len(source.ids)} tokens: {error}") from error
+    indices = resolve_indices(site, selections, config, n_tokens)
+    sizes = site.sizes(config, n_tokens)
+    shape = tuple(
+        size if index is None else len(index) for size, index in zip(sizes, indices, strict=True)
+    )
+    if capture.shape != shape:
+        raise EditError(
+            f"the source gives {list(capture.shape)} over {list(site.axes)}, the selection has "
+            f"{list(shape)}: choose as many source positions"
+        )
+    return Patch(source.ids, capture, edit)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a plan will take, known before it runs."""
+
+    n_tokens: int
+    layers_run: int
+    tensor_floats: int
+    tensor_bytes: int
+    json_bytes: int
+    flops: int
+
+
+def cost(plan: Plan, config: GPTConfig) -> Cost:
+    """Floats and tensor bytes are exact. FLOPs count 2 for each multiplication with a weight and
+    4 · d_head for each cell of every query head, over the layers that run."""
+    form = plan.request.format
+    shapes = [(capture.shape, capture.site.name == "attn.pattern") for capture in plan.shown]
+    floats = sum(prod(shape) for shape, _ in shapes)
+    n_tokens = len(plan.ids)
+    last, _ = end_of_run(plan.captures, full_checks=plan.request.checks_level == "full")
+    layers = min(max(last + 1, 0), config.n_layer)
+    return Cost(
+        n_tokens=n_tokens,
+        layers_run=layers,
+        tensor_floats=floats,
+        tensor_bytes=floats * (2 if form.dtype == "float16" else 4),
+        json_bytes=sum(json_size(shape, form, weights=weights) for shape, weights in shapes),
+        flops=_flops(plan, config, layers),
+    )
+
+
+def _flops(plan: Plan, config: GPTConfig, layers: int) -> int:
+    n_tokens = len(plan.ids)
+    d, wide, narrow = (
+        config.d_model,
+        config.n_head * config.d_head,
+        config.n_kv_head * config.d_head,
+    )
+    matrices = 2 * d * wide + 2 * d * narrow + (3 if config.gated else 2) * d * config.d_mlp
+    layer = 2 * matrices * n_tokens + 4 * wide * n_tokens * n_tokens
+    unembedded = 0
+    for capture in plan.captures:
+        if capture.site.name == "logits":
+            positions = capture.indices[0]
+            assert positions is not None
+            unembedded = max(unembedded, len(positions))
+    if plan.request.checks_level == "full" or any(
+        place(edit.site, edit.layers)[0] == 2**31 for edit in plan.plain_edits
+    ):
+        unembedded = n_tokens
+    total = layers * layer + 2 * d * config.vocab_size * unembedded
+    return total * (2 if plan.request.compare else 1)
