@@ -1,0 +1,224 @@
+"""The tree: what holds how many parameters and why, from the whole model down to a head's share.
+
+Every node's count is its own formula worked out, and the sum of its children's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from model.config import GPTConfig
+from model.parameters.formula import ZERO, Formula, Polynomial, Sizes, total, work
+
+Kind = Literal[
+    "model",
+    "embedding",
+    "positions",
+    "blocks",
+    "block",
+    "norm",
+    "attention",
+    "head",
+    "kv_head",
+    "query",
+    "key",
+    "value",
+    "output",
+    "output_bias",
+    "feed_forward",
+    "gate",
+    "up",
+    "down",
+    "unembedding",
+]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A part of the model. `tied_to` names the tensor in which a part without its own is stored."""
+
+    id: str
+    kind: Kind
+    formula: Formula
+    children: tuple[Node, ...] = ()
+    tied_to: str | None = None
+
+    @property
+    def count(self) -> int:
+        return self.formula.count
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all below it, parents first."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def find(self, id: str) -> Node:
+        """Raises KeyError where no node has this id."""
+        for node in self.walk():
+            if node.id == id:
+                return node
+        raise KeyError(id)
+
+    def cut(self, depth: int) -> Node:
+        """The same tree with at most `depth` levels below this node."""
+        children = tuple(child.cut(depth - 1) for child in self.children) if depth > 0 else ()
+        return Node(self.id, self.kind, self.formula, children, self.tied_to)
+
+
+def grow(config: GPTConfig, depth: int | None = None) -> Node:
+    """The tree of a config, whole or with at most `depth` levels below the model.
+
+    Attention is shared out by head: a head holds its rows of W_q (and of W_k, W_v where it has its
+    own) and its columns of W_o. Under grouped queries the key/value heads, which serve several
+    query heads, are nodes beside them. What no head owns (the output bias, the q/k norms' gains)
+    stands beside the heads too.
+    """
+    return _Grower(config).model(depth)
+
+
+def _moved(node: Node, old: str, new: str) -> Node:
+    """The same node under another id, its children with it: all blocks hold the same."""
+    children = tuple(_moved(child, old, new) for child in node.children)
+    return Node(new + node.id[len(old) :], node.kind, node.formula, children, node.tied_to)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A node before its formula is written: matrices apart, so that they are written first."""
+
+    id: str
+    kind: Kind
+    matrices: Polynomial = ZERO
+    vectors: Polynomial = ZERO
+    children: tuple[_Part, ...] = ()
+    tied_to: str | None = None
+
+    @property
+    def size(self) -> Polynomial:
+        return self.matrices + self.vectors
+
+
+class _Grower:
+    def __init__(self, config: GPTConfig) -> None:
+        self.config = config
+        self.sizes = Sizes.of(config)
+        self.grouped = config.n_kv_head != config.n_head
+        self._worked: dict[Polynomial, Formula] = {}
+
+    def model(self, depth: int | None) -> Node:
+        s, config = self.sizes, self.config
+        first = [_Part("embed", "embedding", s.V * s.d)]
+        if config.positions == "learned":
+            first.append(_Part("pos_embed", "positions", s.n_ctx * s.d))
+        block = self.block(0)
+        norm = self.norm("ln_final")
+        if config.tied:
+            unembed = _Part("unembed", "unembedding", tied_to="embed.weight")
+        else:
+            unembed = _Part("unembed", "unembedding", s.V * s.d)
+
+        repeated = ("L", block.size)
+        first_block = self.finish(block)
+        if depth is not None:
+            first_block = first_block.cut(depth - 2)
+        layers = range(config.n_layer if depth is None or depth >= 2 else 0)
+        blocks = tuple(_moved(first_block, "blocks.0", f"blocks.{layer}") for layer in layers)
+        stack = Node("blocks", "blocks", work([repeated], s.values), blocks)
+        before = total(part.size for part in first)
+        whole = [(None, before), repeated, (None, norm.size), (None, unembed.size)]
+        children = (*map(self.finish, first), stack, self.finish(norm), self.finish(unembed))
+        return Node("model", "model", work(whole, s.values), children if depth != 0 else ())
+
+    def finish(self, part: _Part) -> Node:
+        formula = self._worked.get(part.size)
+        if formula is None:
+            formula = self._worked[part.size] = work(part.size, self.sizes.values)
+        return Node(
+            part.id, part.kind, formula, tuple(map(self.finish, part.children)), part.tied_to
+        )
+
+    def block(self, layer: int) -> _Part:
+        id = f"blocks.{layer}"
+        return self._whole(
+            id,
+            "block",
+            [
+                self.norm(f"{id}.ln1"),
+                self.attention(f"{id}.attn"),
+                self.norm(f"{id}.ln2"),
+                self.feed_forward(f"{id}.mlp"),
+            ],
+        )
+
+    def norm(self, id: str) -> _Part:
+        return _Part(id, "norm", vectors=self.sizes.d * (2 if self.config.norm_bias else 1))
+
+    def feed_forward(self, id: str) -> _Part:
+        s, bias = self.sizes, self.config.mlp_bias
+        parts = [
+            self._linear(f"{id}.up", "up", s.mlp, s.d, bias),
+            self._linear(f"{id}.down", "down", s.d, s.mlp, bias),
+        ]
+        if self.config.gated:
+            parts.insert(0, self._linear(f"{id}.gate", "gate", s.mlp, s.d, bias))
+        return self._whole(id, "feed_forward", parts)
+
+    def attention(self, id: str) -> _Part:
+        s, config = self.sizes, self.config
+        parts = [self.head(f"{id}.heads.{head}") for head in range(config.n_head)]
+        if self.grouped:
+            parts += [
+                self._whole(kv, "kv_head", self._keys_and_values(kv))
+                for kv in (f"{id}.kv_heads.{head}" for head in range(config.n_kv_head))
+            ]
+        if config.o_bias:
+            parts.append(_Part(f"{id}.o.bias", "output_bias", vectors=s.d))
+        if config.qk_norm:
+            parts += [_Part(f"{id}.{name}", "norm", vectors=s.D) for name in ("q_norm", "k_norm")]
+        # Written by matrix, as H heads of D make q wide; the heads' own formulas add up to it.
+        rows = s.q + 2 * s.kv
+        return _Part(
+            id,
+            "attention",
+            matrices=(rows + s.q) * s.d,
+            vectors=total(
+                [
+                    rows if config.qkv_bias else ZERO,
+                    s.d if config.o_bias else ZERO,
+                    2 * s.D if config.qk_norm else ZERO,
+                ]
+            ),
+            children=tuple(parts),
+        )
+
+    def head(self, id: str) -> _Part:
+        s = self.sizes
+        parts = [self._linear(f"{id}.q", "query", s.D, s.d, self.config.qkv_bias)]
+        if not self.grouped:
+            parts += self._keys_and_values(id)
+        parts.append(self._linear(f"{id}.o", "output", s.d, s.D, bias=False))
+        return self._whole(id, "head", parts)
+
+    def _keys_and_values(self, id: str) -> list[_Part]:
+        s, bias = self.sizes, self.config.qkv_bias
+        return [
+            self._linear(f"{id}.k", "key", s.D, s.d, bias),
+            self._linear(f"{id}.v", "value", s.D, s.d, bias),
+        ]
+
+    @staticmethod
+    def _linear(id: str, kind: Kind, out: Polynomial, into: Polynomial, bias: bool) -> _Part:
+        return _Part(id, kind, out * into, out if bias else ZERO)
+
+    @staticmethod
+    def _whole(id: str, kind: Kind, parts: Sequence[_Part]) -> _Part:
+        return _Part(
+            id,
+            kind,
+            total(part.matrices for part in parts),
+            total(part.vectors for part in parts),
+            tuple(parts),
+        )
