@@ -4,7 +4,7 @@ All but `excerpt` and `distribution`, which look at one tensor's numbers, work f
 alone: no weights are made. Knows nothing of HTTP.
 """
 
-from model.parameters.comparison import Comparison, compare
+from model.parameters.comparison import Comparison, compare, vary
 from model.parameters.costs import Costs, costs
 from model.parameters.distribution import histogram, statistics
 from model.parameters.excerpt import Excerpt, of_head
@@ -49,4 +49,5 @@ __all__ = [
     "report",
     "statistics",
     "totals",
+    "vary",
 ]

@@ -32,6 +32,24 @@ class Comparison:
     rows: tuple[Row, ...]
 
 
+def vary(config: GPTConfig, changes: Mapping[str, Any]) -> GPTConfig:
+    """The config with some fields changed, those that follow from others following again.
+
+    Twice the heads on the same width means heads of half the size, unless `changes` says a size:
+    n_kv_head follows n_head where they are equal, d_head is d_model / n_head, d_mlp 4 d_model and
+    rotary_dim d_head where they were. Raises ConfigError as GPTConfig does.
+    """
+    follows = {
+        "n_kv_head": config.n_head,
+        "d_head": config.d_model // config.n_head,
+        "d_mlp": 4 * config.d_model,
+        "rotary_dim": config.d_head,
+    }
+    values = config.to_dict()
+    values |= {name: None for name, value in follows.items() if values[name] == value}
+    return GPTConfig.from_dict({**values, **changes})
+
+
 def compare(configs: Mapping[str, GPTConfig], context: int | None = None) -> Comparison:
     """Costs at one `context` for all, by default the longest up to 1024 tokens that all hold.
 

@@ -68,7 +68,7 @@ class Excerpt:
         """At most rows × columns cells, each the mean, the maximum or the first entry of its own.
 
         All cells are equally large but for the last of each axis, which may hold less. A vector
-        has rows only. Values are float32. Raises ParameterError for limits under 1.
+        has rows only. Values are a copy, in float32. Raises ParameterError for limits under 1.
         """
         if rows < 1 or columns < 1:
             raise ParameterError(f"a picture of {rows} × {columns} has no cells; give at least 1")
@@ -77,9 +77,9 @@ class Excerpt:
         ]
         firsts = [range(0, size, n) for size, n in zip(self.values.shape, steps, strict=True)]
         if how == "stride":
-            values = take(self.values, firsts).float()
+            values = take(self.values, firsts).to(torch.float32, copy=True)
         else:
-            values = self.values.float() if max(steps) == 1 else _pool(self.values, how, steps)
+            values = _pool(self.values, how, steps)
         return Excerpt(
             values,
             self.axes,

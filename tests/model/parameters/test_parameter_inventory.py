@@ -76,7 +76,7 @@ def test_bytes_are_those_of_the_written_file(tmp_path: Path, dtype: str, tied: b
 
 
 def test_unknown_dtype_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ParameterError, match="float8.*bfloat16"):
+    with pytest.raises(ParameterError, match=r"float8.*bfloat16"):
         inventory(PRESETS["nano"], dtype="float8")
 
 
