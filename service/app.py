@@ -15,7 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 from model.checkpoints.open import OpenedModel, open_model
 from service import __version__, errors
 from service.inspector import Inspector
-from service.middleware import Guard, RequestId
+from service.middleware import ConditionalGet, Guard, RequestId
 from service.routes import about, health, inspecting, text
 from service.settings import Settings
 
@@ -51,6 +51,7 @@ def create_app(
     for module in (health, about, text, inspecting):
         app.include_router(module.router)
     # The last one added stands outermost.
+    app.add_middleware(ConditionalGet)
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(RequestId)
     app.add_middleware(
@@ -60,6 +61,7 @@ def create_app(
         allow_methods=["GET", "POST"],
         allow_headers=["Authorization", "Content-Type", "Accept", "X-Request-Id", "If-None-Match"],
         expose_headers=EXPOSED,
+        allow_private_network=True,
         max_age=600,
     )
     return app

@@ -106,6 +106,17 @@ def serve(
         raise typer.Exit(1)
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)
+def train(context: typer.Context) -> None:
+    """Train a tokenizer and a model on a folder of texts; `fluoroscope train --help` for all."""
+    from model.training.__main__ import main as train_main
+
+    raise typer.Exit(train_main(context.args))
+
+
 @app.command("check-model")
 def check_model(
     model: Annotated[str, typer.Argument(help="demo, preset:NAME, or a checkpoint.")] = "demo",

@@ -60,6 +60,10 @@ PROBLEMS: dict[str, tuple[int, str]] = {
 }
 
 
+class ClientGone(Exception):
+    """The client closed the connection; there is nobody to answer."""
+
+
 class Problem(Exception):
     """A problem to answer with, by its slug. `detail` holds numbers, never the prompt."""
 
@@ -170,9 +174,7 @@ def install(app: FastAPI) -> None:
     async def handle(request: Request, error: Exception) -> Response:
         problem = as_problem(error)
         request_id = getattr(request.state, "request_id", "")
-        if problem.slug == "internal-error":
-            log.error("request %s failed: %s", request_id, type(error).__name__, exc_info=error)
         return problem_response(problem, request_id)
 
-    for kind in (Problem, RequestValidationError, HTTPException, *_DOMAIN, Exception):
+    for kind in (Problem, RequestValidationError, HTTPException, *_DOMAIN):
         app.add_exception_handler(kind, handle)

@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from model.tokenizer import Token
 from service import __version__
+from service.errors import ClientGone
 from service.inspector import Finish, Inspected, Inspector, Timing
 from service.plan import Cost, Plan, cost, make_plan
 from service.schemas.reading import Capture, InspectingRequest
@@ -26,10 +27,6 @@ from service.wire.body import ChunkedBody
 from service.wire.tensors import Chunk, json_chunks, safetensors_chunks
 
 NO_CHECKS = {"row_sum_error": None, "future_mass": None, "empty_rows": 0, "finite": True}
-
-
-class ClientGone(Exception):
-    """The client closed the connection; there is nobody to answer."""
 
 
 async def answer(

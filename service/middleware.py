@@ -6,6 +6,7 @@ Knows nothing of the routes. Order matters: CORS outermost, so that refusals car
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import re
 import secrets
@@ -14,8 +15,9 @@ from collections.abc import Awaitable, Callable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import Problem, as_problem, log, problem_response
+from service.errors import ClientGone, Problem, as_problem, log, problem_response
 from service.settings import LOOPBACK, Settings
+from service.wire.negotiation import VARY
 
 OPEN_PATHS = ("/health/", "/docs", "/openapi.json")
 MAX_HEADER_BYTES = 32 * 1024
@@ -49,6 +51,8 @@ class RequestId:
 
         try:
             await self.app(scope, receive, send_with_id)
+        except ClientGone:
+            return
         except Exception as error:
             problem = as_problem(error)
             if problem.slug == "internal-error":
@@ -56,6 +60,48 @@ class RequestId:
             if started:
                 raise
             await problem_response(problem, request_id)(scope, receive, send_with_id)
+
+
+class ConditionalGet:
+    """Every GET under /v1 carries an ETag over its body, and answers 304 to a client that has it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "GET":
+            await self.app(scope, receive, send)
+            return
+        if not scope["path"].startswith("/v1/"):
+            await self.app(scope, receive, send)
+            return
+        known = {tag.strip() for tag in Headers(scope=scope).get("if-none-match", "").split(",")}
+        start: Message = {}
+        parts: list[bytes] = []
+
+        async def keep(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start":
+                start = message
+                return
+            parts.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                await self._send(start, b"".join(parts), known, send)
+
+        await self.app(scope, receive, keep)
+
+    async def _send(self, start: Message, body: bytes, known: set[str], send: Send) -> None:
+        headers = MutableHeaders(scope=start)
+        if start["status"] == 200:
+            etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+            headers["etag"] = etag
+            headers["cache-control"] = "no-cache"  # keep it, but ask each time
+            headers["vary"] = VARY
+            if known & {etag, f"W/{etag}", "*"}:
+                start["status"], body = 304, b""
+                del headers["content-length"]
+        await send(start)
+        await send({"type": "http.response.body", "body": body})
 
 
 class Guard:
