@@ -6,19 +6,24 @@ Knows nothing of HTTP. Every failure is a CheckpointError whose message a person
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from model.checkpoints import native
-from model.checkpoints.native import CheckpointError
+from model.checkpoints import huggingface, native
+from model.checkpoints.assemble import (
+    Progress,
+    assemble,
+    require_memory,
+    skeleton,
+    tensor_shapes,
+)
+from model.checkpoints.contents import CheckpointError, Contents, hash_files
 from model.config import GPTConfig
 from model.gpt import GPT
 from model.presets import PRESETS
-from model.tokenizer import Tokenizer, TokenizerError
+from model.tokenizer import Tokenizer
 
 DEMO = Path(__file__).parent.parent / "weights" / "demo"
 
@@ -44,43 +49,56 @@ class OpenedModel:
 
 
 def open_model(
-    name: str, *, device: torch.device, dtype: torch.dtype, revision: str | None = None
+    name: str,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    revision: str | None = None,
+    progress: Progress | None = None,
 ) -> OpenedModel:
-    """Open `demo`, `preset:NAME`, or a native folder, onto the device in the dtype.
+    """Open a model onto the device in the dtype.
 
-    Raises CheckpointError, and nothing is left half loaded.
+    `name` is `demo`, `preset:NAME`, a folder (native or Hugging Face), or `org/name` on the hub
+    where no such path exists; `revision` is the hub's. `progress` is told the weights placed so
+    far and all there are. Raises CheckpointError, and nothing is left half loaded.
     """
-    if name == "demo":
-        return _open_native(DEMO, "demo", device=device, dtype=dtype)
     if name.startswith("preset:"):
         return _open_preset(name, device=device, dtype=dtype)
-    path = Path(name).expanduser()
-    if path.is_dir() and native.is_native(path):
-        return _open_native(path, path.resolve().name, device=device, dtype=dtype)
-    raise CheckpointError(f"{name}: {_why_not(path)}; a model is 'demo', 'preset:NAME' or a folder")
-
-
-def _why_not(path: Path) -> str:
-    return "not a checkpoint of a known format" if path.exists() else "no such file or folder"
-
-
-def _open_native(
-    folder: Path, id_: str, *, device: torch.device, dtype: torch.dtype
-) -> OpenedModel:
-    try:
-        model, tokenizer, description = native.load(folder, device=device, dtype=dtype)
-    except TokenizerError as error:
-        raise CheckpointError(f"{folder / 'tokenizer.json'}: {error}") from error
-    about: dict[str, Any] = description.get("about") or {}
+    contents = describe(name, revision=revision)
     return OpenedModel(
-        model=model,
-        tokenizer=tokenizer,
-        id=id_,
-        weights_sha256=description["weights_sha256"],
-        trained=bool(about.get("trained", True)),
-        source=str(about.get("source", id_)),
-        format=native.FORMAT,
-        notes=vocabulary_notes(tokenizer, model.config),
+        model=assemble(contents, device=device, dtype=dtype, progress=progress),
+        tokenizer=contents.tokenizer,
+        id=contents.id,
+        weights_sha256=hash_files(contents.files),
+        trained=contents.trained,
+        source=contents.source,
+        format=contents.format,
+        notes=contents.notes + vocabulary_notes(contents.tokenizer, contents.config),
+    )
+
+
+def describe(name: str, *, revision: str | None = None) -> Contents:
+    """What a name stands for, no weight read. Raises CheckpointError."""
+    if name == "demo":
+        return native.describe(DEMO, "demo")
+    path = Path(name).expanduser()
+    own = path.resolve().name
+    if not name:
+        raise CheckpointError("no name was given")
+    if path.is_dir():
+        if native.is_native(path):
+            return native.describe(path, own)
+        if huggingface.is_huggingface(path):
+            return huggingface.describe(path, own, str(path))
+        raise CheckpointError(f"{name}: a folder without config.json is no checkpoint")
+    if path.exists():
+        raise CheckpointError(f"{name}: not a checkpoint of a known format")
+    if huggingface.HUB_NAME.fullmatch(name):
+        folder, at = huggingface.download(name, revision)
+        return huggingface.describe(folder, name, at)
+    raise CheckpointError(
+        f"{name}: no such file or folder; a model is 'demo', 'preset:NAME', a folder or file, or "
+        "'org/name' on the hub"
     )
 
 
@@ -89,7 +107,8 @@ def _open_preset(name: str, *, device: torch.device, dtype: torch.dtype) -> Open
     config = PRESETS.get(name.removeprefix("preset:"))
     if config is None:
         raise CheckpointError(f"there is no {name!r}; presets are {', '.join(PRESETS)}")
-    require_memory(config, name)
+    count = sum(shape.numel() for shape in tensor_shapes(skeleton(config)).values())
+    require_memory(name, count, torch.device("cpu"), torch.float32)
     model = GPT(config).eval().requires_grad_(False)
     weights_sha256 = hash_weights(model)
     tokenizer = _demo_tokenizer()
@@ -117,23 +136,6 @@ def _open_preset(name: str, *, device: torch.device, dtype: torch.dtype) -> Open
 def _demo_tokenizer() -> Tokenizer | None:
     file = DEMO / "tokenizer.json"
     return Tokenizer.from_file(file) if file.exists() else None
-
-
-def require_memory(config: GPTConfig, source: str) -> None:
-    """Raises CheckpointError where float32 weights of this config exceed the machine's memory."""
-    with torch.device("meta"):
-        count = sum(weight.numel() for weight in GPT(config).parameters())
-    memory = physical_memory()
-    if 4 * count > memory:
-        raise CheckpointError(
-            f"{source}: {count:,} weights take {4 * count / 2**30:,.0f} GiB in float32; "
-            f"this machine has {memory / 2**30:,.0f} GiB"
-        )
-
-
-def physical_memory() -> int:
-    """Bytes of memory in this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def hash_weights(model: GPT) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.checkpoints import native
+from model.checkpoints import assemble, native
 from model.checkpoints import open as opening
-from model.checkpoints.native import CheckpointError
+from model.checkpoints.contents import CheckpointError
 from model.checkpoints.open import OpenedModel, hash_weights, open_model
 from model.config import GPTConfig
 from model.gpt import GPT
@@ -93,8 +93,10 @@ def test_the_hash_of_random_weights_is_of_their_bytes(demo: Path) -> None:
 def test_a_preset_larger_than_memory_is_refused_before_it_is_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(opening, "physical_memory", lambda: 24 * 2**30)
-    with pytest.raises(CheckpointError, match=r"174,604,259,328 weights take 650 GiB .* has 24 GiB"):
+    monkeypatch.setattr(assemble, "memory_of", lambda device: 24 * 2**30)
+    with pytest.raises(
+        CheckpointError, match=r"174,604,259,328 weights take 650 GiB .* has 24 GiB"
+    ):
         open_here("preset:gpt3")
 
 
@@ -103,7 +105,8 @@ def test_a_preset_larger_than_memory_is_refused_before_it_is_drawn(
     [
         ("preset:gpt5", r"no 'preset:gpt5'; presets are course, nano"),
         ("/nowhere/at/all", r"no such file or folder"),
-        ("", r"a model is"),
+        ("", r"no name"),
+        ("elsewhere", r"a model is 'demo'"),
     ],
 )
 def test_an_unknown_name_is_refused_with_what_there_is(name: str, says: str) -> None:

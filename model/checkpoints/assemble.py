@@ -1,0 +1,93 @@
+"""From Contents to a running GPT: the one place in which a checkpoint becomes a model.
+
+Each tensor goes from the file straight to its place, dtype and device, so what is in memory at the
+peak is the model, one tensor of the file, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from model.checkpoints.contents import CheckpointError, Contents
+from model.config import GPTConfig
+from model.gpt import GPT
+
+Progress = Callable[[int, int], None]
+
+
+def assemble(
+    contents: Contents,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: Progress | None = None,
+) -> GPT:
+    """The model in `dtype` on `device`, frozen and in evaluation mode.
+
+    `progress` is called with the weights placed so far and all there are, in numbers. Raises
+    CheckpointError where the weights exceed the memory or cannot be read.
+    """
+    model = skeleton(contents.config)
+    slots = tensor_shapes(model)
+    total = sum(shape.numel() for shape in slots.values())
+    require_memory(contents.source, total, device, dtype)
+    placed: dict[str, Tensor] = {}
+    done = 0
+    try:
+        for name, tensor in contents.tensors():
+            if tensor.shape != slots[name] or not tensor.is_floating_point():
+                raise CheckpointError(
+                    f"{contents.source}: {name} is {list(tensor.shape)} of {tensor.dtype}; "
+                    f"the model takes {list(slots[name])} of floating point"
+                )
+            # Into new memory always: a view of a mapped file would change with the file.
+            slot = torch.empty(slots[name], device=device, dtype=dtype)
+            placed[name] = slot.copy_(tensor)
+            done += tensor.numel()
+            if progress is not None:
+                progress(done, total)
+    except (RuntimeError, OSError, EOFError) as error:
+        raise CheckpointError(f"{contents.source}: {error}") from error
+    model.load_state_dict(placed, assign=True, strict=not contents.config.tied)
+    if contents.config.tied:
+        model.unembed.weight = model.embed.weight
+    assert not any(weight.is_meta for weight in model.parameters()), "a tensor was not yielded"
+    return model.eval().requires_grad_(False)
+
+
+def skeleton(config: GPTConfig) -> GPT:
+    """The model without memory for its weights. Raises CheckpointError for impossible sizes."""
+    try:
+        with torch.device("meta"):
+            return GPT(config)
+    except (RuntimeError, TypeError, OverflowError) as error:
+        raise CheckpointError(f"no model can have this config: {error}") from error
+
+
+def tensor_shapes(model: GPT) -> dict[str, torch.Size]:
+    """Every tensor that a checkpoint of this model holds; a tied head is the embedding again."""
+    shapes = {name: weight.shape for name, weight in model.state_dict().items()}
+    if model.config.tied:
+        del shapes["unembed.weight"]
+    return shapes
+
+
+def require_memory(source: str, count: int, device: torch.device, dtype: torch.dtype) -> None:
+    """Raises CheckpointError where `count` weights exceed the device's whole memory."""
+    need, have = count * dtype.itemsize, memory_of(device)
+    if need > have:
+        raise CheckpointError(
+            f"{source}: {count:,} weights take {need / 2**30:,.0f} GiB in {dtype}; "
+            f"{device} has {have / 2**30:,.0f} GiB"
+        )
+
+
+def memory_of(device: torch.device) -> int:
+    """Bytes of memory that the device has, in use or not."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
