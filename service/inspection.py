@@ -18,9 +18,10 @@ from starlette.responses import Response
 
 from model.tokenizer import Token
 from service import __version__
+from service.cost import Cost, cost
 from service.errors import ClientGone
 from service.inspector import Finish, Inspected, Inspector, Timing
-from service.plan import Cost, Plan, cost, make_plan
+from service.plan import Plan, make_plan
 from service.schemas.reading import Capture, InspectingRequest
 from service.wire import negotiation
 from service.wire.body import ChunkedBody

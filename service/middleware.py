@@ -63,7 +63,7 @@ class RequestId:
 
 
 class ConditionalGet:
-    """Every GET under /v1 carries an ETag over its body, and answers 304 to a client that has it."""
+    """Every GET under /v1 carries an ETag over its body; a client that has it gets a 304."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

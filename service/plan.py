@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
@@ -16,16 +15,15 @@ from model.capture import Capture, resolve_indices
 from model.checkpoints.open import OpenedModel
 from model.config import GPTConfig, RopeScaling
 from model.edit import Edit, EditError
-from model.reading import end_of_run, place, require_reached
+from model.reading import require_reached
 from model.selection import Asked, SelectionError, Span
 from model.sites import SITES, Axis, Site, SiteError, resolve
 from model.tokenizer import Encoded
 from model.wiring import RopeWiring, Wiring
-from service.errors import Problem
+from service.input import encode_input, require_runnable
 from service.schemas import reading as wire
 from service.schemas.base import SpanSelection
 from service.settings import Settings
-from service.wire.tensors import json_size
 
 _AXES: dict[str, Axis] = {
     "layers": "layer",
@@ -69,76 +67,6 @@ class Plan:
     @property
     def plain_edits(self) -> list[Edit]:
         return [item.edit if isinstance(item, Patch) else item for item in self.edits]
-
-
-def encode_input(
-    opened: OpenedModel,
-    settings: Settings,
-    *,
-    text: str | None,
-    token_ids: Sequence[int] | None,
-    add_bos: bool | None = None,
-    parse_special: bool = False,
-    truncating: bool = False,
-) -> Encoded:
-    """The ids of a text or of ids, within the limits of size and context."""
-    tokenizer = opened.tokenizer
-    config = opened.model.config
-    if text is not None:
-        # No UTF-8 text is longer than 4 bytes a character: most are let through uncounted.
-        size = len(text) if len(text) * 4 <= settings.max_text_bytes else _utf8_size(text)
-        if size > settings.max_text_bytes:
-            raise Problem(
-                "text-too-long",
-                f"the text is {size} bytes of UTF-8; at most {settings.max_text_bytes} are read",
-                limit=settings.max_text_bytes,
-                actual=size,
-            )
-        if tokenizer is None:
-            raise Problem(
-                "no-tokenizer", f"{opened.id} has no tokenizer: send token_ids instead of text"
-            )
-        encoded = tokenizer.read(text, add_bos=add_bos, parse_special=parse_special)
-    else:
-        assert token_ids is not None
-        for index, token_id in enumerate(token_ids):
-            if token_id >= config.vocab_size:
-                raise Problem(
-                    "invalid-text",
-                    f"token id {token_id} at index {index} is not in the vocabulary, "
-                    f"0 to {config.vocab_size - 1}",
-                    limit=config.vocab_size - 1,
-                    actual=token_id,
-                )
-        if tokenizer is not None:
-            encoded = tokenizer.read_ids(token_ids, add_bos=bool(add_bos))
-        else:
-            encoded = Encoded("", list(token_ids), False, b"", None)
-    return encoded
-
-
-def require_runnable(encoded: Encoded, opened: OpenedModel, settings: Settings) -> None:
-    """Raises the 422 for no tokens, or more than the model's context or the server's limit."""
-    n_tokens, limit = len(encoded.ids), token_limit(opened.model.config, settings)
-    if n_tokens > limit:
-        raise Problem(
-            "too-many-tokens",
-            f"the input has {n_tokens} tokens; at most {limit} are run",
-            limit=limit,
-            actual=n_tokens,
-        )
-    if n_tokens == 0:
-        raise Problem(
-            "no-tokens", "the input has 0 tokens; at least 1 is needed", limit=1, actual=0
-        )
-
-
-def token_limit(config: GPTConfig, settings: Settings) -> int:
-    return min(config.n_ctx, settings.max_tokens)
-
-
-def _utf8_size(text: str) -> int:
-    return len(text.encode("utf-8", errors="surrogatepass"))
 
 
 def make_plan(
@@ -302,57 +230,3 @@ def _resolve_patch(
             f"{list(shape)}: choose as many source positions"
         )
     return Patch(source.ids, capture, edit)
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a plan will take, known before it runs."""
-
-    n_tokens: int
-    layers_run: int
-    tensor_floats: int
-    tensor_bytes: int
-    json_bytes: int
-    flops: int
-
-
-def cost(plan: Plan, config: GPTConfig) -> Cost:
-    """Floats and tensor bytes are exact. FLOPs count 2 for each multiplication with a weight and
-    4 · d_head for each cell of every query head, over the layers that run."""
-    form = plan.request.format
-    shapes = [(capture.shape, capture.site.name == "attn.pattern") for capture in plan.shown]
-    floats = sum(prod(shape) for shape, _ in shapes)
-    n_tokens = len(plan.ids)
-    last, _ = end_of_run(plan.captures, full_checks=plan.request.checks_level == "full")
-    layers = min(max(last + 1, 0), config.n_layer)
-    return Cost(
-        n_tokens=n_tokens,
-        layers_run=layers,
-        tensor_floats=floats,
-        tensor_bytes=floats * (2 if form.dtype == "float16" else 4),
-        json_bytes=sum(json_size(shape, form, weights=weights) for shape, weights in shapes),
-        flops=_flops(plan, config, layers),
-    )
-
-
-def _flops(plan: Plan, config: GPTConfig, layers: int) -> int:
-    n_tokens = len(plan.ids)
-    d, wide, narrow = (
-        config.d_model,
-        config.n_head * config.d_head,
-        config.n_kv_head * config.d_head,
-    )
-    matrices = 2 * d * wide + 2 * d * narrow + (3 if config.gated else 2) * d * config.d_mlp
-    layer = 2 * matrices * n_tokens + 4 * wide * n_tokens * n_tokens
-    unembedded = 0
-    for capture in plan.captures:
-        if capture.site.name == "logits":
-            positions = capture.indices[0]
-            assert positions is not None
-            unembedded = max(unembedded, len(positions))
-    if plan.request.checks_level == "full" or any(
-        place(edit.site, edit.layers)[0] == 2**31 for edit in plan.plain_edits
-    ):
-        unembedded = n_tokens
-    total = layers * layer + 2 * d * config.vocab_size * unembedded
-    return total * (2 if plan.request.compare else 1)

@@ -7,9 +7,9 @@ import dataclasses
 from fastapi import APIRouter, Request
 
 from model.sites import SITES
+from service.input import token_limit
 from service.inspection import identity
 from service.inspector import Inspector
-from service.plan import token_limit
 from service.routes.responses import PROBLEMS_OF_A_GET
 from service.schemas.model import ModelAnswer, SiteReport, SitesAnswer, TokenizerReport
 from service.wire.negotiation import OFFERED

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Body, Request
 from starlette.responses import Response
 
 from model.tokenizer import Encoded
+from service.input import encode_input
 from service.inspection import token_fields
 from service.inspector import Inspector
-from service.plan import encode_input
 from service.routes.responses import PROBLEMS_OF_A_POST, json_response
 from service.schemas.model import (
     DetokenizeAnswer,

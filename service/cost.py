@@ -1,0 +1,65 @@
+"""What a plan will take, known before it runs: layers, floats, bytes, FLOPs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from model.config import GPTConfig
+from model.reading import end_of_run, place
+from service.plan import Plan
+from service.wire.tensors import json_size
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a plan will take, known before it runs."""
+
+    n_tokens: int
+    layers_run: int
+    tensor_floats: int
+    tensor_bytes: int
+    json_bytes: int
+    flops: int
+
+
+def cost(plan: Plan, config: GPTConfig) -> Cost:
+    """Floats and tensor bytes are exact. FLOPs count 2 for each multiplication with a weight and
+    4 · d_head for each cell of every query head, over the layers that run."""
+    form = plan.request.format
+    shapes = [(capture.shape, capture.site.name == "attn.pattern") for capture in plan.shown]
+    floats = sum(prod(shape) for shape, _ in shapes)
+    n_tokens = len(plan.ids)
+    last, _ = end_of_run(plan.captures, full_checks=plan.request.checks_level == "full")
+    layers = min(max(last + 1, 0), config.n_layer)
+    return Cost(
+        n_tokens=n_tokens,
+        layers_run=layers,
+        tensor_floats=floats,
+        tensor_bytes=floats * (2 if form.dtype == "float16" else 4),
+        json_bytes=sum(json_size(shape, form, weights=weights) for shape, weights in shapes),
+        flops=_flops(plan, config, layers),
+    )
+
+
+def _flops(plan: Plan, config: GPTConfig, layers: int) -> int:
+    n_tokens = len(plan.ids)
+    d, wide, narrow = (
+        config.d_model,
+        config.n_head * config.d_head,
+        config.n_kv_head * config.d_head,
+    )
+    matrices = 2 * d * wide + 2 * d * narrow + (3 if config.gated else 2) * d * config.d_mlp
+    layer = 2 * matrices * n_tokens + 4 * wide * n_tokens * n_tokens
+    unembedded = 0
+    for capture in plan.captures:
+        if capture.site.name == "logits":
+            positions = capture.indices[0]
+            assert positions is not None
+            unembedded = max(unembedded, len(positions))
+    if plan.request.checks_level == "full" or any(
+        place(edit.site, edit.layers)[0] == 2**31 for edit in plan.plain_edits
+    ):
+        unembedded = n_tokens
+    total = layers * layer + 2 * d * config.vocab_size * unembedded
+    return total * (2 if plan.request.compare else 1)
