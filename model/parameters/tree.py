@@ -55,12 +55,12 @@ class Node:
         for child in self.children:
             yield from child.walk()
 
-    def find(self, id: str) -> Node:
+    def find(self, path: str) -> Node:
         """Raises KeyError where no node has this id."""
         for node in self.walk():
-            if node.id == id:
+            if node.id == path:
                 return node
-        raise KeyError(id)
+        raise KeyError(path)
 
     def cut(self, depth: int) -> Node:
         """The same tree with at most `depth` levels below this node."""
@@ -141,47 +141,47 @@ class _Grower:
         )
 
     def block(self, layer: int) -> _Part:
-        id = f"blocks.{layer}"
+        path = f"blocks.{layer}"
         return self._whole(
-            id,
+            path,
             "block",
             [
-                self.norm(f"{id}.ln1"),
-                self.attention(f"{id}.attn"),
-                self.norm(f"{id}.ln2"),
-                self.feed_forward(f"{id}.mlp"),
+                self.norm(f"{path}.ln1"),
+                self.attention(f"{path}.attn"),
+                self.norm(f"{path}.ln2"),
+                self.feed_forward(f"{path}.mlp"),
             ],
         )
 
-    def norm(self, id: str) -> _Part:
-        return _Part(id, "norm", vectors=self.sizes.d * (2 if self.config.norm_bias else 1))
+    def norm(self, path: str) -> _Part:
+        return _Part(path, "norm", vectors=self.sizes.d * (2 if self.config.norm_bias else 1))
 
-    def feed_forward(self, id: str) -> _Part:
+    def feed_forward(self, path: str) -> _Part:
         s, bias = self.sizes, self.config.mlp_bias
         parts = [
-            self._linear(f"{id}.up", "up", s.mlp, s.d, bias),
-            self._linear(f"{id}.down", "down", s.d, s.mlp, bias),
+            self._linear(f"{path}.up", "up", s.mlp, s.d, bias),
+            self._linear(f"{path}.down", "down", s.d, s.mlp, bias),
         ]
         if self.config.gated:
-            parts.insert(0, self._linear(f"{id}.gate", "gate", s.mlp, s.d, bias))
-        return self._whole(id, "feed_forward", parts)
+            parts.insert(0, self._linear(f"{path}.gate", "gate", s.mlp, s.d, bias))
+        return self._whole(path, "feed_forward", parts)
 
-    def attention(self, id: str) -> _Part:
+    def attention(self, path: str) -> _Part:
         s, config = self.sizes, self.config
-        parts = [self.head(f"{id}.heads.{head}") for head in range(config.n_head)]
+        parts = [self.head(f"{path}.heads.{head}") for head in range(config.n_head)]
         if self.grouped:
             parts += [
                 self._whole(kv, "kv_head", self._keys_and_values(kv))
-                for kv in (f"{id}.kv_heads.{head}" for head in range(config.n_kv_head))
+                for kv in (f"{path}.kv_heads.{head}" for head in range(config.n_kv_head))
             ]
         if config.o_bias:
-            parts.append(_Part(f"{id}.o.bias", "output_bias", vectors=s.d))
+            parts.append(_Part(f"{path}.o.bias", "output_bias", vectors=s.d))
         if config.qk_norm:
-            parts += [_Part(f"{id}.{name}", "norm", vectors=s.D) for name in ("q_norm", "k_norm")]
+            parts += [_Part(f"{path}.{name}", "norm", vectors=s.D) for name in ("q_norm", "k_norm")]
         # Written by matrix, as H heads of D make q wide; the heads' own formulas add up to it.
         rows = s.q + 2 * s.kv
         return _Part(
-            id,
+            path,
             "attention",
             matrices=(rows + s.q) * s.d,
             vectors=total(
@@ -194,29 +194,29 @@ class _Grower:
             children=tuple(parts),
         )
 
-    def head(self, id: str) -> _Part:
+    def head(self, path: str) -> _Part:
         s = self.sizes
-        parts = [self._linear(f"{id}.q", "query", s.D, s.d, self.config.qkv_bias)]
+        parts = [self._linear(f"{path}.q", "query", s.D, s.d, self.config.qkv_bias)]
         if not self.grouped:
-            parts += self._keys_and_values(id)
-        parts.append(self._linear(f"{id}.o", "output", s.d, s.D, bias=False))
-        return self._whole(id, "head", parts)
+            parts += self._keys_and_values(path)
+        parts.append(self._linear(f"{path}.o", "output", s.d, s.D, bias=False))
+        return self._whole(path, "head", parts)
 
-    def _keys_and_values(self, id: str) -> list[_Part]:
+    def _keys_and_values(self, path: str) -> list[_Part]:
         s, bias = self.sizes, self.config.qkv_bias
         return [
-            self._linear(f"{id}.k", "key", s.D, s.d, bias),
-            self._linear(f"{id}.v", "value", s.D, s.d, bias),
+            self._linear(f"{path}.k", "key", s.D, s.d, bias),
+            self._linear(f"{path}.v", "value", s.D, s.d, bias),
         ]
 
     @staticmethod
-    def _linear(id: str, kind: Kind, out: Polynomial, into: Polynomial, bias: bool) -> _Part:
-        return _Part(id, kind, out * into, out if bias else ZERO)
+    def _linear(path: str, kind: Kind, out: Polynomial, into: Polynomial, bias: bool) -> _Part:
+        return _Part(path, kind, out * into, out if bias else ZERO)
 
     @staticmethod
-    def _whole(id: str, kind: Kind, parts: Sequence[_Part]) -> _Part:
+    def _whole(path: str, kind: Kind, parts: Sequence[_Part]) -> _Part:
         return _Part(
-            id,
+            path,
             kind,
             total(part.matrices for part in parts),
             total(part.vectors for part in parts),
