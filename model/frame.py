@@ -63,8 +63,9 @@ class Frame:
                 n_tokens=n_tokens,
             )
             # float64 on the CPU, then one small copy: exact on devices without float64 as well.
+            precision = torch.float64 if dtype == torch.float64 else torch.float32
             cos, sin = (
-                table.to(device=device, dtype=dtype, non_blocking=True)
+                table.to(device=device, dtype=precision, non_blocking=True)
                 for table in rotation_tables(positions, frequencies, factor)
             )
         scale = config.score_scale if wiring.score_scale is None else wiring.score_scale

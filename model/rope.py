@@ -87,17 +87,17 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, pairing: Pairing) -> Tensor:
     """Turn the first D of the last axis of x (…, T, ≥ D), pair by pair; the rest stays.
 
     "interleaved" pairs dimensions (2i, 2i+1), as the paper does; "half" pairs (i, i + D/2), as
-    Hugging Face checkpoints do.
+    Hugging Face checkpoints do. Computed in the tables' precision, given back in x's.
     """
     half = cos.shape[-1]
     turned, rest = x[..., : 2 * half], x[..., 2 * half :]
+    wide = turned.to(cos.dtype)
     if pairing == "interleaved":
-        a, b = turned[..., 0::2], turned[..., 1::2]
+        # Neighbours are the two parts of one complex number: (a + bi) · (cos + i sin).
+        pairs = torch.view_as_complex(wide.reshape(*wide.shape[:-1], half, 2))
+        out = torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2)
     else:
-        a, b = turned[..., :half], turned[..., half:]
-    new_a, new_b = a * cos - b * sin, a * sin + b * cos
-    if pairing == "interleaved":
-        out = torch.stack((new_a, new_b), dim=-1).flatten(-2)
-    else:
-        out = torch.cat((new_a, new_b), dim=-1)
+        a, b = wide[..., :half], wide[..., half:]
+        out = torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+    out = out.to(x.dtype)
     return torch.cat((out, rest), dim=-1) if rest.shape[-1] else out
