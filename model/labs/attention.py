@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from model.labs.given import (
     LAB_LIMITS,
@@ -86,23 +87,23 @@ class QuerySteps:
     z: Array  # (E,): the sum of weighted_v over the keys
 
 
-def attend_one(
-    vectors: Vectors, query: int, *, scale: float, causal: bool, window: int | None = None
+def attend_row(
+    query: int, q: Array, k: Array, v: Array, *, scale: float, hidden: NDArray[np.bool_]
 ) -> QuerySteps:
-    """What one query gathers. The matrix is made of these rows, so both have the same bits."""
-    products = vectors.q[query] * vectors.k
+    """What one query gathers: q (D,), k (S, D), v (S, E), hidden (S,) True where it must not look.
+
+    The matrix is made of these rows, so both have the same bits. A row that sees nothing has
+    pattern 0 and z 0.
+    """
+    products = q * k
     dots = products.sum(axis=1)
     scores = dots * scale
-    masked_scores = scores.copy()
-    if causal:
-        masked_scores[query + 1 :] = -np.inf
-        if window is not None:
-            masked_scores[: max(query - window + 1, 0)] = -np.inf
+    masked_scores = np.where(hidden, -np.inf, scores)
     row_max = masked_scores.max()
-    exps = np.exp(masked_scores - row_max)
+    exps = np.zeros_like(scores) if hidden.all() else np.exp(masked_scores - row_max)
     row_sum = exps.sum()
-    pattern = exps / row_sum
-    weighted_v = pattern[:, None] * vectors.v
+    pattern = exps / (row_sum or 1.0)
+    weighted_v = pattern[:, None] * v
     return QuerySteps(
         query=query,
         products=products,
@@ -116,6 +117,17 @@ def attend_one(
         weighted_v=weighted_v,
         z=weighted_v.sum(axis=0),
     )
+
+
+def hidden_keys(
+    query: int, n_tokens: int, *, causal: bool, window: int | None = None
+) -> NDArray[np.bool_]:
+    """Where the mask forbids `query` to look: later keys, and those before the window."""
+    keys = np.arange(n_tokens)
+    if not causal:
+        return np.zeros(n_tokens, dtype=bool)
+    hidden: NDArray[np.bool_] = keys > query
+    return hidden if window is None else hidden | (keys <= query - window)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +181,15 @@ def attend(
     factor = (d_head**-0.5 if scale is None else scale) if scaled else 1.0
     queries = range(n_tokens) if query is None else [index_of("query", query, n_tokens)]
     rows = [
-        attend_one(vectors, index, scale=factor, causal=causal, window=window) for index in queries
+        attend_row(
+            index,
+            vectors.q[index],
+            vectors.k,
+            vectors.v,
+            scale=factor,
+            hidden=hidden_keys(index, n_tokens, causal=causal, window=window),
+        )
+        for index in queries
     ]
     pattern = np.stack([row.pattern for row in rows])
     widest = max(d_head, vectors.v.shape[1])
