@@ -101,7 +101,7 @@ def make_plan(
         resolved.append(Capture.resolve(SITES["logits"], {}, config, n_tokens, name=ALL_LOGITS))
         hidden |= {ALL_LOGITS}
     edits = [
-        _resolve_edit(number, edit, opened, settings, n_tokens)
+        _resolve_edit(number, edit, request, opened, settings, n_tokens)
         for number, edit in enumerate(request.edits)
     ]
     plan = Plan(request, encoded, resolved, edits, _wiring(request.wiring), hidden)
@@ -158,13 +158,27 @@ def rope_scaling(asked: wire.RopeScalingWire) -> RopeScaling | None:
 
 
 def _resolve_edit(
-    number: int, asked: Any, opened: OpenedModel, settings: Settings, n_tokens: int
+    number: int,
+    asked: Any,
+    request: wire.InspectingRequest,
+    opened: OpenedModel,
+    settings: Settings,
+    n_tokens: int,
 ) -> Edit | Patch:
     config = opened.model.config
     try:
         site, selections = _site_and_selections(asked.site, asked, config)
         if asked.op == "patch":
-            return _resolve_patch(asked, site, selections, opened, settings, n_tokens)
+            source = encode_input(
+                opened,
+                settings,
+                text=asked.source.text,
+                token_ids=asked.source.token_ids,
+                add_bos=request.add_bos,
+                parse_special=request.parse_special,
+            )
+            require_runnable(source, opened, settings)
+            return _resolve_patch(asked, site, selections, config, source, n_tokens)
         value: Any = 0.0
         if asked.op == "scale":
             value = asked.by
@@ -196,15 +210,10 @@ def _resolve_patch(
     asked: wire.PatchEdit,
     site: Site,
     selections: dict[Axis, Asked],
-    opened: OpenedModel,
-    settings: Settings,
+    config: GPTConfig,
+    source: Encoded,
     n_tokens: int,
 ) -> Patch:
-    config = opened.model.config
-    source = encode_input(
-        opened, settings, text=asked.source.text, token_ids=asked.source.token_ids
-    )
-    require_runnable(source, opened, settings)
     edit = Edit.resolve("set", site, selections, config, n_tokens)
     from_source = dict(selections)
     if asked.source.positions is not None:
