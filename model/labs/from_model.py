@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from model.attention import Attention
 from model.capture import Capture
+from model.config import Pairing
 from model.gpt import GPT
 from model.labs.attention import Vectors
+from model.labs.frequencies import of_model
 from model.labs.given import LAB_LIMITS, Array, LabError, LabLimits, index_of, token_names
 from model.labs.heads import Output
 from model.reading import read
@@ -84,6 +87,83 @@ def layer_output(model: GPT, layer: int) -> Output:
     w_o = to_float64(attention.o.weight).T
     bias = attention.o.bias
     return Output(w_o, np.zeros(w_o.shape[1]) if bias is None else to_float64(bias))
+
+
+@dataclass(frozen=True, eq=False)
+class UnturnedPair:
+    """One query's q and one key's k (D,) before rotation, and how the model turns them.
+
+    `dot` is the model's own for the two where they stand.
+    """
+
+    layer: int
+    head: int
+    query: int
+    key: int
+    q: Array
+    k: Array
+    pairing: Pairing
+    frequencies: Array
+    attention_factor: float
+    dot: float
+
+
+def unturned_pair(
+    model: GPT,
+    ids: Sequence[int],
+    *,
+    layer: int,
+    head: int,
+    query: int,
+    key: int,
+    stopped: Stopped = lambda: False,
+    limits: LabLimits = LAB_LIMITS,
+) -> UnturnedPair:
+    """Real q and k for the rotation lab. Raises LabError for a model that does not rotate."""
+    config = model.config
+    ladder = of_model(config, len(ids))
+    check_tokens(len(ids), limits)
+    layer = index_of("layer", layer, config.n_layer)
+    head = index_of("head", head, config.n_head)
+    query, key = index_of("query", query, len(ids)), index_of("key", key, len(ids))
+    captures = [
+        captured(model, "attn.q", len(ids), layer=[layer], head=[head], position=[query]),
+        captured(
+            model,
+            "attn.k",
+            len(ids),
+            layer=[layer],
+            kv_head=[config.kv_head_of[head]],
+            position=[key],
+        ),
+        captured(
+            model, "attn.dots", len(ids), layer=[layer], head=[head], query=[query], key=[key]
+        ),
+    ]
+    taken = read(model, ids, captures, stopped=stopped).tensors
+    attention = model.blocks[layer].attn
+    assert isinstance(attention, Attention)
+    with torch.inference_mode():
+        # As attention does it: the norm on q and k, where there is one, comes before the turn.
+        q, k = (
+            values if norm is None else norm(values)
+            for values, norm in (
+                (taken["attn.q"], attention.q_norm),
+                (taken["attn.k"], attention.k_norm),
+            )
+        )
+    return UnturnedPair(
+        layer=layer,
+        head=head,
+        query=query,
+        key=key,
+        q=to_float64(q).reshape(-1),
+        k=to_float64(k).reshape(-1),
+        pairing=config.rope_pairing,
+        frequencies=ladder.inverse_frequencies,
+        attention_factor=ladder.attention_factor,
+        dot=float(taken["attn.dots"]),
+    )
 
 
 def captured(model: GPT, site: str, n_tokens: int, **selected: Asked) -> Capture:

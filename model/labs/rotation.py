@@ -72,6 +72,7 @@ class RotationLab:
 
     pairing: Pairing
     frequencies: Array
+    attention_factor: float
     dimensions: tuple[tuple[int, int], ...]
     q: Array
     k: Array
@@ -123,9 +124,12 @@ def turn(
     *,
     pairing: Pairing = "interleaved",
     shift: int = 1,
+    attention_factor: float = 1.0,
     limits: LabLimits = LAB_LIMITS,
 ) -> RotationLab:
     """q at m and k at n for every (m, n) of `positions`; numbers past the last pair stay.
+
+    `attention_factor` multiplies cos and sin, as YaRN has it.
 
     Raises LabError for vectors of unequal size, positions outside ±FARTHEST, and more steps than
     MOST_STEPS or than hold MOST_PAIRS pairs.
@@ -147,6 +151,7 @@ def turn(
     lab = RotationLab(
         pairing=pairing,
         frequencies=frequencies,
+        attention_factor=attention_factor,
         dimensions=dimensions,
         q=q,
         k=k,
@@ -203,7 +208,7 @@ def _steps(lab: RotationLab, positions: NDArray[np.int64]) -> tuple[Step, ...]:
 def _turned(lab: RotationLab, x: Array, positions: NDArray[np.int64]) -> tuple[Array, Array]:
     """x (D,) at each position (N, D), and the matrices that turn its pairs (N, P, 2, 2)."""
     cos, sin = rope.rotation_tables(
-        torch.from_numpy(positions), torch.from_numpy(lab.frequencies), 1.0
+        torch.from_numpy(positions), torch.from_numpy(lab.frequencies), lab.attention_factor
     )
     turned = rope.rotate(torch.from_numpy(x).expand(len(positions), -1), cos, sin, lab.pairing)
     matrices = torch.stack((cos, -sin, sin, cos), dim=-1).view(*cos.shape, 2, 2)
@@ -212,7 +217,8 @@ def _turned(lab: RotationLab, x: Array, positions: NDArray[np.int64]) -> tuple[A
 
 def _closed_form(lab: RotationLab, distance: int) -> float:
     """Σ |q||k| cos(φ + (m − n) · f) over the pairs, and the numbers that do not turn."""
-    turned = lab.norms_q * lab.norms_k * np.cos(lab.phi + distance * lab.frequencies)
+    lengths = lab.attention_factor**2 * lab.norms_q * lab.norms_k
+    turned = lengths * np.cos(lab.phi + distance * lab.frequencies)
     rest = lab.q[2 * len(turned) :] * lab.k[2 * len(turned) :]
     return math.fsum((*turned, *rest))
 

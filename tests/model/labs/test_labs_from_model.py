@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from model.capture import Capture
+from model.config import RopeScaling
 from model.gpt import GPT
 from model.labs.attention import attend, hidden_keys
 from model.labs.block import look_at_block
 from model.labs.cell import errors_of, take_apart
-from model.labs.from_model import captured, layer_vectors, to_float64
+from model.labs.from_model import captured, layer_vectors, to_float64, unturned_pair
 from model.labs.given import LabError
 from model.labs.heads import together
+from model.labs.rotation import turn
 from model.reading import read
 from model.sites import SITES
 from model.wiring import Wiring
@@ -142,6 +145,45 @@ def test_look_at_block_refuses(make_model: Make) -> None:
         look_at_block(model, IDS, -4, 0)
     with pytest.raises(LabError, match="top is 1025; allowed are 0 to 1024"):
         look_at_block(model, IDS, 0, 0, top=1025)
+
+
+@pytest.mark.parametrize("kind", ["course", "grouped", "windowed", "parallel"])
+def test_unturned_pair_turned_to_its_places_gives_the_models_dot(
+    make_model: Make, kind: str
+) -> None:
+    pair = unturned_pair(make_model(kind), IDS, layer=2, head=3, query=8, key=5)
+    places = [(8, 5), (8 + 40, 5 + 40), (8, 6)]
+    lab = turn(
+        pair.q, pair.k, places, pair.frequencies,
+        pairing=pair.pairing, attention_factor=pair.attention_factor,
+    )  # fmt: skip
+    own, shifted, nearer = (step.dot for step in lab.steps)
+    size = float(np.linalg.norm(pair.q) * np.linalg.norm(pair.k))
+    assert own == pytest.approx(pair.dot, abs=1e-6 * size)
+    assert shifted == pytest.approx(own, abs=1e-13 * size)
+    assert abs(nearer - own) > 1e-3 * size
+
+
+def test_unturned_pair_under_yarn_has_its_factor(make_model: Make) -> None:
+    config = replace(
+        make_model("course").config,
+        rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_context=16),
+    )
+    model = GPT(config).eval().requires_grad_(False)
+    pair = unturned_pair(model, IDS, layer=0, head=0, query=9, key=2)
+    lab = turn(
+        pair.q, pair.k, [(9, 2)], pair.frequencies,
+        pairing=pair.pairing, attention_factor=pair.attention_factor,
+    )  # fmt: skip
+    step = lab.steps[0]
+    assert pair.attention_factor == pytest.approx(1.13862944, abs=5e-9)
+    assert step.dot == pytest.approx(pair.dot, rel=1e-4)
+    assert step.dot == pytest.approx(step.closed_form, rel=1e-12)
+
+
+def test_unturned_pair_refuses_models_that_do_not_rotate(make_model: Make) -> None:
+    with pytest.raises(LabError, match="positions are 'learned'"):
+        unturned_pair(make_model("learned"), IDS, layer=0, head=0, query=1, key=0)
 
 
 def test_captured_selects_the_axes_it_is_given(make_model: Make) -> None:
