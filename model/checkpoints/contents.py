@@ -6,10 +6,12 @@ A format knows its files; it hands over Contents, and `model.checkpoints.assembl
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from model.config import GPTConfig
@@ -82,7 +84,8 @@ def matched(
     )
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
-        for name, want in wanted.items():
+        # The largest first: what is read beside its place has the room that the others will take.
+        for name, want in sorted(wanted.items(), key=lambda each: -math.prod(each[1].shape)):
             tensor = found[name].read()
             for ours, change in want.ours.items():
                 yield ours, change(tensor)
@@ -115,6 +118,18 @@ def check_layers(source: Path | str, config: GPTConfig, found: Mapping[str, Stor
             f"{source}: the config asks for {config.n_layer} layers, "
             f"but there are only {len(found)} tensors"
         )
+
+
+def drop_tied_head(source: Path | str, found: dict[str, Stored], head: str, embedding: str) -> None:
+    """Take out the head of a tied checkpoint that holds it once more.
+
+    Raises CheckpointError where it is not the embedding after all.
+    """
+    twin, first = found.pop(head, None), found.get(embedding)
+    if twin is None or first is None:
+        return
+    if twin.shape != first.shape or not torch.equal(twin.read(), first.read()):
+        raise CheckpointError(f"{source}: the config ties {head} to {embedding}, but they differ")
 
 
 def hash_files(files: Sequence[Path]) -> str:

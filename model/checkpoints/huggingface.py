@@ -6,13 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from model.checkpoints.contents import (
     CheckpointError,
     Contents,
     Stored,
     check_layers,
+    drop_tied_head,
     matched,
 )
 from model.checkpoints.families import ARCHITECTURE_OF, BARE, FAMILIES, Family
@@ -39,7 +38,7 @@ def describe(folder: Path, id_: str, source: str) -> Contents:
     files, found = _weights(folder)
     found = _full_names(found, family)
     if config.tied:
-        _drop_tied_head(folder, found, family)
+        drop_tied_head(folder, found, family.head, family.embedding)
     check_layers(folder, config, found)
     wanted = family.wanted(config)
     return Contents(
@@ -132,14 +131,3 @@ def _full_names(found: dict[str, Stored], family: Family) -> dict[str, Stored]:
         elif not name.endswith(family.buffers):
             full[family.prefix + name if bare else name] = stored
     return full
-
-
-def _drop_tied_head(folder: Path, found: dict[str, Stored], family: Family) -> None:
-    """A tied checkpoint may hold its head once more; it must be the embedding."""
-    head, embedding = found.pop(family.head, None), found.get(family.embedding)
-    if head is None or embedding is None:
-        return
-    if head.shape != embedding.shape or not torch.equal(head.read(), embedding.read()):
-        raise CheckpointError(
-            f"{folder}: tie_word_embeddings is true, but {family.head} is not {family.embedding}"
-        )

@@ -41,6 +41,11 @@ def third(index: int, *, turn: bool = False) -> Change:
     return change
 
 
+def rows_of_third(index: int) -> Change:
+    """One of q, k, v that lie one below the other: (3C, …) -> (C, …)."""
+    return lambda tensor: tensor.chunk(3, dim=0)[index]
+
+
 def of_each_head(index: int, n_head: int) -> Change:
     """One of q, k, v out of rows (H, 3, D): (H·3·D, …) -> (H·D, …)."""
 

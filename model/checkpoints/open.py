@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from model.checkpoints import huggingface, native
+from model.checkpoints import huggingface, llama2c, nanogpt, native
 from model.checkpoints.assemble import (
     Progress,
     assemble,
@@ -91,14 +91,27 @@ def describe(name: str, *, revision: str | None = None) -> Contents:
         if huggingface.is_huggingface(path):
             return huggingface.describe(path, own, str(path))
         raise CheckpointError(f"{name}: a folder without config.json is no checkpoint")
-    if path.exists():
-        raise CheckpointError(f"{name}: not a checkpoint of a known format")
+    if path.is_file():
+        return _describe_file(path)
     if huggingface.HUB_NAME.fullmatch(name):
         folder, at = huggingface.download(name, revision)
         return huggingface.describe(folder, name, at)
     raise CheckpointError(
         f"{name}: no such file or folder; a model is 'demo', 'preset:NAME', a folder or file, or "
         "'org/name' on the hub"
+    )
+
+
+def _describe_file(file: Path) -> Contents:
+    """A single file is known by its first bytes; llama2.c's first version has none of its own."""
+    with open(file, "rb") as stream:
+        head = stream.read(4)
+    if head[:2] == b"PK" or head[:1] == b"\x80":
+        return nanogpt.describe(file, file.stem, str(file))
+    if head == llama2c.MAGIC or file.suffix == ".bin":
+        return llama2c.describe(file, file.stem, str(file))
+    raise CheckpointError(
+        f"{file}: not a file of a known format: GGUF, nanoGPT's and minGPT's .pt, llama2.c's .bin"
     )
 
 

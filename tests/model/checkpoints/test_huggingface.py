@@ -314,7 +314,9 @@ def test_a_tied_head_that_is_not_the_embedding_is_refused(tmp_path: Path) -> Non
     save_file(weights | {"lm_head.weight": same_head}, folder / "model.safetensors")
     describe(str(folder))
     save_file(weights | {"lm_head.weight": same_head + 1}, folder / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"lm_head\.weight is not transformer\.wte\.weight"):
+    with pytest.raises(
+        CheckpointError, match=r"ties lm_head\.weight to transformer\.wte\.weight, but"
+    ):
         describe(str(folder))
 
 
