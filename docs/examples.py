@@ -78,10 +78,19 @@ def examples(text: str) -> Iterator[tuple[str, str]]:
 
 
 def filled(text: str, answer: Callable[[str], Any]) -> str:
-    """The page with every answer made anew."""
-    return EXAMPLE.sub(
-        lambda found: f"```bash\n{found[1]}```\n\n```json\n{pretty(answer(found[1]))}\n```", text
-    )
+    """The page with every answer made anew. Who answered and what was asked stand in the first
+    alone."""
+    seen = False
+
+    def block(found: re.Match[str]) -> str:
+        nonlocal seen
+        value = answer(found[1])
+        if seen and "model" in value:
+            value = {key: value[key] for key in value if key not in ("model", "input")}
+        seen = True
+        return f"```bash\n{found[1]}```\n\n```json\n{pretty(value)}\n```"
+
+    return EXAMPLE.sub(block, text)
 
 
 def main() -> None:

@@ -25,20 +25,43 @@ log = logging.getLogger("fluoroscope")
 
 
 def create_app(
-    settings: Settings, *, open_with: Callable[[Settings], OpenedModel] | None = None
+    settings: Settings,
+    *,
+    open_with: Callable[[Settings], OpenedModel] | None = None,
+    on_failure: Callable[[], None] | None = None,
 ) -> FastAPI:
-    """The service for one model. `open_with` replaces the way the model is opened (tests do)."""
+    """The service for one model. `open_with` replaces the way the model is opened (tests do).
 
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    With `on_failure` the model loads while the server already answers (ready says 503 until it
+    is there), and that is called where it cannot be opened; without, start-up waits for it.
+    """
+
+    async def load(app: FastAPI) -> None:
         start = time.perf_counter()
         opened = await asyncio.to_thread(open_with or open_configured, settings)
         log.info("opened %s in %.1f s", opened.id, time.perf_counter() - start)
         for note in opened.notes:
             log.warning("%s: %s", opened.id, note)
         app.state.inspector = Inspector(opened, settings)
+
+    async def load_or_fail(app: FastAPI, failed: Callable[[], None]) -> None:
+        try:
+            await load(app)
+        except Exception as error:
+            known = isinstance(error, ValueError)
+            log.error("cannot open %s: %s", settings.model, error, exc_info=not known)
+            failed()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.inspector = None
+        if on_failure is None:
+            await load(app)
+        else:
+            app.state.loading = asyncio.create_task(load_or_fail(app, on_failure))
         yield
-        app.state.inspector.close()
+        if app.state.inspector is not None:
+            app.state.inspector.close()
 
     app = FastAPI(
         title="Fluoroscope",

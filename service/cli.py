@@ -90,11 +90,17 @@ def serve(
                 f"{where}: {fault['msg']}" if where else fault["msg"].removeprefix("Value error, ")
             )
         raise typer.Exit(2) from None
+    failed: list[bool] = []
+
+    def give_up() -> None:
+        failed.append(True)
+        server.should_exit = True
+
     config = uvicorn.Config(
-        create_app(settings),
+        create_app(settings, on_failure=give_up),
         host=settings.host,
         port=settings.port,
-        log_level="info",
+        log_config=_logging(),
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=int(settings.run_seconds),
@@ -102,7 +108,7 @@ def serve(
     )
     server = uvicorn.Server(config)
     server.run()
-    if not server.started:
+    if failed or not server.started:
         raise typer.Exit(1)
 
 
@@ -152,6 +158,14 @@ def check_model(
             )
     if not report.passed:
         raise typer.Exit(1)
+
+
+def _logging() -> dict[str, Any]:
+    """uvicorn's own form of log lines, for this service's as well."""
+    from uvicorn.config import LOGGING_CONFIG
+
+    ours = {"fluoroscope": {"handlers": ["default"], "level": "INFO", "propagate": False}}
+    return {**LOGGING_CONFIG, "loggers": {**LOGGING_CONFIG["loggers"], **ours}}
 
 
 def _open(name: str, device: str) -> Any:

@@ -20,7 +20,7 @@ from model.tokenizer import Token
 from service import __version__
 from service.cost import Cost, cost
 from service.errors import ClientGone
-from service.inspector import Finish, Inspected, Inspector, Timing
+from service.inspector import Finish, Inspected, Inspector, Timing, inspector_of
 from service.plan import Plan, make_plan
 from service.schemas.reading import Capture, InspectingRequest
 from service.wire import negotiation
@@ -44,7 +44,7 @@ async def answer(
 
     Raises Problem and the domain's errors, which the handlers turn into problem+json.
     """
-    inspector: Inspector = http.app.state.inspector
+    inspector = inspector_of(http)
     media_type = negotiation.media_type(http.headers.get("accept"))
     coding = negotiation.coding(http.headers.get("accept-encoding"))
     start = time.perf_counter()

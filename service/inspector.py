@@ -15,6 +15,7 @@ from threading import Event
 from typing import Any, TypeVar
 
 import torch
+from fastapi import Request
 from torch import Tensor
 
 from model.capture import Capture
@@ -183,6 +184,14 @@ class Inspector:
     def close(self) -> None:
         self._device.shutdown(wait=False, cancel_futures=True)
         self._codec.shutdown(wait=False, cancel_futures=True)
+
+
+def inspector_of(http: Request) -> Inspector:
+    """The app's inspector. Raises a 503 while the model loads."""
+    inspector: Inspector | None = http.app.state.inspector
+    if inspector is None:
+        raise Problem("not-ready", "the model is loading", headers={"retry-after": "1"})
+    return inspector
 
 
 def to_host(tensors: list[Tensor]) -> list[Any]:

@@ -33,7 +33,7 @@ _AXES: dict[str, Axis] = {
     "queries": "query",
     "keys": "key",
 }
-ALL_LOGITS = "comparison.logits"
+ALL_LOGITS = "all logits"  # no client can name a capture so
 
 
 @dataclass(frozen=True)

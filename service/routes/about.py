@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from model.sites import SITES
 from service.input import token_limit
 from service.inspection import identity
-from service.inspector import Inspector
+from service.inspector import inspector_of
 from service.routes.responses import PROBLEMS_OF_A_GET
 from service.schemas.model import ModelAnswer, SiteReport, SitesAnswer, TokenizerReport
 from service.wire.negotiation import OFFERED
@@ -20,7 +20,7 @@ router = APIRouter(tags=["model"], responses=PROBLEMS_OF_A_GET)
 @router.get("/v1/model", operation_id="model", summary="The loaded model and this server's limits")
 async def model(http: Request) -> ModelAnswer:
     """Config, tokenizer, provenance; the head map says which key/value head a query head reads."""
-    inspector: Inspector = http.app.state.inspector
+    inspector = inspector_of(http)
     opened, settings = inspector.opened, inspector.settings
     config = opened.model.config
     tokenizer = opened.tokenizer
@@ -53,7 +53,7 @@ async def model(http: Request) -> ModelAnswer:
 @router.get("/v1/sites", operation_id="sites", summary="Every value that can be read or edited")
 async def sites(http: Request) -> SitesAnswer:
     """In the order in which a run meets them."""
-    config = http.app.state.inspector.opened.model.config
+    config = inspector_of(http).opened.model.config
     return SitesAnswer(
         sites=[
             SiteReport(

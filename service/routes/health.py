@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 
 from service.errors import Problem
-from service.inspector import Inspector
+from service.inspector import inspector_of
 from service.routes.responses import PROBLEMS_OF_A_GET
 from service.schemas.model import Health
 
@@ -26,8 +26,8 @@ async def live() -> Health:
 )
 async def ready(http: Request) -> Health:
     """503 with the reason while the model loads, is broken or hangs; busy is ready."""
-    inspector: Inspector | None = getattr(http.app.state, "inspector", None)
-    reason = "the model is loading" if inspector is None else await inspector.why_not_ready()
-    if reason is not None or inspector is None:
-        raise Problem("not-ready", reason or "")
+    inspector = inspector_of(http)
+    reason = await inspector.why_not_ready()
+    if reason is not None:
+        raise Problem("not-ready", reason)
     return Health(status="ready", model=inspector.opened.id)

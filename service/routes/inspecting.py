@@ -8,6 +8,7 @@ from fastapi import APIRouter, Body, Request
 from starlette.responses import Response
 
 from service.inspection import answer
+from service.inspector import inspector_of
 from service.predictions import predictions
 from service.routes.responses import PROBLEMS_OF_A_RUN, reading_responses
 from service.schemas.attention import AttentionRequest
@@ -59,7 +60,7 @@ async def logits(
     ],
 ) -> Response:
     """Probabilities are over the whole vocabulary; only the positions asked for are unembedded."""
-    opened = http.app.state.inspector.opened
+    opened = inspector_of(http).opened
     capture = Capture(site="logits", positions=asked.positions)
     return await answer(
         http,

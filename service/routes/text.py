@@ -10,7 +10,7 @@ from starlette.responses import Response
 from model.tokenizer import Encoded
 from service.input import encode_input
 from service.inspection import token_fields
-from service.inspector import Inspector
+from service.inspector import inspector_of
 from service.routes.responses import PROBLEMS_OF_A_POST, json_response
 from service.schemas.model import (
     DetokenizeAnswer,
@@ -36,7 +36,7 @@ async def tokenize(
     ],
 ) -> Response:
     """The context's length is no limit here; the text's size in bytes is."""
-    inspector: Inspector = http.app.state.inspector
+    inspector = inspector_of(http)
 
     def read() -> Response:
         encoded = encode_input(
@@ -71,7 +71,7 @@ async def detokenize(
     ],
 ) -> DetokenizeAnswer:
     """Special tokens are spelled out; bytes that are no UTF-8 become U+FFFD."""
-    inspector: Inspector = http.app.state.inspector
+    inspector = inspector_of(http)
 
     def read() -> Encoded:
         return encode_input(
