@@ -1,0 +1,183 @@
+"""What the server says beside the tensors, key by key as on the wire."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypedDict
+
+from fluoroscope_client.errors import AnswerError
+
+
+class ModelIdentity(TypedDict):
+    id: str
+    weights_sha256: str
+    trained: bool
+    dtype: str
+    device: str
+    server_version: str
+
+
+class Model(ModelIdentity):
+    """`kv_head_of_head`: the key/value head that each query head reads."""
+
+    source: str
+    format: str
+    notes: list[str]
+    config: dict[str, Any]
+    parameters: int
+    kv_head_of_head: list[int]
+    tokenizer: dict[str, Any] | None
+    limits: dict[str, float]
+    formats: list[str]
+
+
+class Site(TypedDict):
+    """`shape` is symbolic: L layer, H head, K kv head, T position, Q query, S key, …"""
+
+    site: str
+    axes: list[str]
+    shape: str
+    layered: bool
+    present: bool
+    editable: bool
+    aliases: list[str]
+    meaning: str
+
+
+class Token(TypedDict):
+    """Ends are exclusive. `char_*` cut Python strings, `utf16_*` JavaScript's, `byte_*` UTF-8.
+
+    `display` shows a character that several tokens share whole on the first of them; the others
+    are its `continuation` and have the same `group`. Special tokens have no offsets.
+    """
+
+    index: int
+    id: int
+    raw: str
+    text: str
+    display: str
+    bytes_hex: str
+    byte_start: int | None
+    byte_end: int | None
+    char_start: int | None
+    char_end: int | None
+    utf16_start: int | None
+    utf16_end: int | None
+    group: int
+    continuation: bool
+    special: bool
+
+
+class Tokenized(TypedDict):
+    text: str
+    n_tokens: int
+    token_ids: list[int]
+    bos_added: bool
+    tokens: list[Token]
+
+
+class EditReport(TypedDict):
+    """The edit as asked, how many values it touched, and the norm of the change."""
+
+    edit: dict[str, Any]
+    values_touched: int
+    change_norm: float
+
+
+class InputReport(TypedDict):
+    text: str | None
+    bos_added: bool
+    n_tokens: int
+    wiring: dict[str, Any]
+    edits: list[EditReport]
+
+
+class BasicChecks(TypedDict):
+    """From the unrounded numbers of the run. None: the run computed no attention row."""
+
+    row_sum_error: float | None
+    future_mass: float | None
+    empty_rows: int
+    finite: bool
+
+
+class Checks(BasicChecks, total=False):
+    """The last three come with `checks_level="full"`."""
+
+    residual_sum_error: float | None
+    head_sum_error: float | None
+    logits_error: float | None
+
+
+class NextToken(TypedDict):
+    """The token that really follows; rank 1 is the likeliest."""
+
+    id: int
+    text: str | None
+    rank: int
+    logprob: float
+
+
+class TopToken(TypedDict):
+    id: int
+    text: str | None
+    logit: float
+    logprob: float
+    probability: float
+
+
+class Prediction(TypedDict):
+    position: int
+    next: NextToken | None
+    top: list[TopToken]
+    entropy_nats: float
+    logsumexp: float
+
+
+class RankChange(TypedDict):
+    position: int
+    id: int
+    text: str | None
+    rank_before: int
+    rank_after: int
+
+
+class Comparison(TypedDict):
+    """This run against the same input without edits and wiring, by position."""
+
+    kl_nats: list[float]
+    max_logit_change: list[float]
+    rank_changes: list[RankChange]
+
+
+class Estimate(TypedDict):
+    n_tokens: int
+    layers_run: int
+    tensor_floats: int
+    tensor_bytes: int
+    json_bytes: int
+    flops: int
+
+
+class Timing(TypedDict):
+    """Milliseconds. `queue`: waiting for the device; `encode`: writing the tensors."""
+
+    queue: float
+    tokenize: float
+    forward: float
+    encode: float
+
+
+def json_object(text: bytes | str) -> dict[str, Any]:
+    """The JSON object that an answer holds. Raises AnswerError where it holds none."""
+    try:
+        said = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise AnswerError(f"the answer is not JSON: {error}") from error
+    if not isinstance(said, dict):
+        raise AnswerError(f"the answer is a JSON {type(said).__name__}, not an object")
+    return said
+
+
+def _no_number(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON number")
