@@ -45,8 +45,8 @@ def read(
 ) -> Reading:
     """Run `ids` once, no further than the last capture needs.
 
-    Raises EditError for an edit past the end of the run, SelectionError for a capture of something
-    that this wiring leaves out, RunCancelled once `stopped` says so.
+    Raises EditError for an edit past the end of the run or at a site that this wiring leaves out,
+    SelectionError for a capture of such a site, RunCancelled once `stopped` says so.
     """
     require_reached(captures, edits, full_checks=full_checks)
     patterns = PatternCheck()
@@ -72,6 +72,7 @@ def read(
         )
         if probe.cancelled:
             raise RunCancelled
+        require_fired(edits)
         row_sum_error, future_mass, empty_rows = patterns.result()
         residual, heads, logits = sums.result() if sums else (None, None, None)
     return Reading(
@@ -138,6 +139,16 @@ def require_reached(
             raise EditError(
                 f"edit {number} at {edit.site.name}{where} would change nothing that is asked "
                 f"for: the run ends at {_where(end, last)}"
+            )
+
+
+def require_fired(edits: Sequence[Edit]) -> None:
+    """Raises EditError where an edit met no value in the run that is over."""
+    for number, edit in enumerate(edits):
+        if not edit.values_touched:
+            raise EditError(
+                f"edit {number} at {edit.site.name} changed nothing: the site does not occur "
+                "under this wiring"
             )
 
 
