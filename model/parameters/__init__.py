@@ -20,7 +20,7 @@ from model.parameters.inventory import (
 )
 from model.parameters.report import Report, report
 from model.parameters.totals import MEANING, TOTAL_NAMES, Totals, totals
-from model.parameters.tree import Node, grow
+from model.parameters.tree import Node, count_nodes, grow
 
 __all__ = [
     "COMPONENTS",
@@ -39,6 +39,7 @@ __all__ = [
     "by_component",
     "compare",
     "costs",
+    "count_nodes",
     "derive",
     "differences",
     "explain",

@@ -87,6 +87,17 @@ class Excerpt:
             tuple(cell * step for cell, step in zip(self.cell, steps, strict=True)),
         )
 
+    def picture_shape(self, rows: int, columns: int) -> tuple[int, ...]:
+        """The shape that `picture` gives, nothing computed."""
+        steps = self._steps(rows, columns)
+        return tuple(-(-size // n) for size, n in zip(self.values.shape, steps, strict=True))
+
+    def _steps(self, rows: int, columns: int) -> list[int]:
+        if rows < 1 or columns < 1:
+            raise ParameterError(f"a picture of {rows} × {columns} has no cells; give at least 1")
+        sizes = zip(self.values.shape, (rows, columns), strict=False)
+        return [-(-size // most) for size, most in sizes]
+
 
 def of_head(
     config: GPTConfig,

@@ -6,7 +6,7 @@ Every node's count is its own formula worked out, and the sum of its children's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from model.config import GPTConfig
@@ -77,6 +77,13 @@ def grow(config: GPTConfig, depth: int | None = None) -> Node:
     stands beside the heads too.
     """
     return _Grower(config).model(depth)
+
+
+def count_nodes(config: GPTConfig, depth: int | None = None) -> int:
+    """How many nodes `grow` would give, at the cost of one block's."""
+    one = sum(1 for _ in grow(replace(config, n_layer=1), depth).walk())
+    two = sum(1 for _ in grow(replace(config, n_layer=2), depth).walk())
+    return one + (config.n_layer - 1) * (two - one)
 
 
 def _moved(node: Node, old: str, new: str) -> Node:

@@ -153,6 +153,7 @@ def test_picture_with_smaller_last_cells_is_the_mean_and_maximum_of_each(
 ) -> None:
     whole = matrix(13, 19)
     mean, most = (whole.picture(how, rows, columns) for how in ("mean", "max"))  # type: ignore[arg-type]
+    assert whole.picture_shape(rows, columns) == tuple(mean.values.shape)
     assert mean.values.shape[0] <= rows and mean.values.shape[1] <= columns
     for i, top in enumerate(mean.indices[0]):
         for j, left in enumerate(mean.indices[1]):

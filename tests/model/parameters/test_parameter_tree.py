@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.config import GPTConfig
-from model.parameters import by_component, grow, inventory, totals
+from model.parameters import by_component, count_nodes, grow, inventory, totals
 from model.presets import PRESETS
 
 Arithmetic = Callable[..., Fraction]
@@ -172,6 +172,13 @@ def test_tree_is_cut_at_the_depth_asked_for() -> None:
         "unembed",
     ]
     assert len(grow(config, 2).find("blocks").children) == 30
+
+
+@pytest.mark.parametrize("name", ["course", "gpt2", "llama-3.2-1b"])
+@pytest.mark.parametrize("depth", [None, 0, 1, 2, 3, 4, 5, 6])
+def test_nodes_are_counted_without_growing_them(name: str, depth: int | None) -> None:
+    config = PRESETS[name]
+    assert count_nodes(config, depth) == sum(1 for _ in grow(config, depth).walk())
 
 
 def test_tied_unembedding_is_a_node_of_0_that_names_its_tensor() -> None:
