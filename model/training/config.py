@@ -133,8 +133,8 @@ class TrainConfig:
         if self.steps is None and self.minutes is None:
             raise TrainConfigError("a run needs steps or minutes, or it would never end")
         for name in ("steps", "minutes", "rows", "accumulate", "ns_steps", "log_steps",
-                     "eval_tokens", "eval_pairs", "eval_steps", "eval_minutes", "checkpoint_minutes",
-                     "muon_lr", "adam_lr", "clip", "threads"):  # fmt: skip
+                     "eval_tokens", "eval_pairs", "eval_steps", "eval_minutes",
+                     "checkpoint_minutes", "muon_lr", "adam_lr", "clip", "threads"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise TrainConfigError(f"{name} is {value}; it must be over 0")

@@ -1,9 +1,9 @@
 """Rows in which something is said again: what induction heads learn from.
 
 Random tokens said twice or more, with short and long periods, with and without other tokens
-between the copies, from small alphabets and from the whole vocabulary, and plain repeats of real
-text. What cannot be predicted (the first copy of random tokens, the tokens between) is marked so
-that it gives no gradient.
+between the copies, from small alphabets, from the whole vocabulary and as often as they occur in
+real text, and plain repeats of that. What cannot be predicted (the first copy of random tokens,
+the tokens between) is marked so that it gives no gradient.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ SHORTEST, LONGEST = 4, 64
 PLAIN_SHARE = 0.2
 GAP_SHARE = 0.25
 TWICE_SHARE = 0.25
+SMALL_SHARE = 0.4
+FAMILIAR_SHARE = 0.3
 
 
 def repeated_row(
@@ -45,7 +47,7 @@ def repeated_row(
         if snippet is not None and rng.random() < PLAIN_SHARE:
             part = _plain(rng, snippet)
         else:
-            part = _random(rng, vocab_size, separator)
+            part = _random(rng, vocab_size, separator, snippet)
         ids += [part[0], np.array([separator])]
         known += [part[1], np.zeros(1, dtype=bool)]
         total += part[0].size + 1
@@ -60,14 +62,20 @@ def random_tokens(
     return drawn + (drawn >= separator)
 
 
-def _random(rng: np.random.Generator, vocab_size: int, separator: int) -> Row:
+def _random(
+    rng: np.random.Generator, vocab_size: int, separator: int, snippet: Snippet | None
+) -> Row:
     """Copies of a random sequence; periods even in their logarithm, so that short ones lead."""
     period = round(float(np.exp(rng.uniform(np.log(SHORTEST), np.log(LONGEST)))))
     copies = 2 if rng.random() < TWICE_SHARE else int(rng.integers(3, 9))
     alphabet = None
-    if rng.random() < 0.5:
+    kind = rng.random()
+    if kind < SMALL_SHARE:
         size = int(rng.integers(8, 65))
         alphabet = random_tokens(rng, size, vocab_size=vocab_size, separator=separator)
+    elif kind < SMALL_SHARE + FAMILIAR_SHARE and snippet is not None:
+        # Tokens that real text knows are told apart long before the rare ones are.
+        alphabet = np.concatenate([snippet(rng, 64).astype(np.int64) for _ in range(4)])
 
     def draw(count: int) -> npt.NDArray[np.int64]:
         if alphabet is None:
