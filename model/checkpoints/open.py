@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from model.checkpoints import huggingface, llama2c, nanogpt, native
+from model.checkpoints import gguf, huggingface, llama2c, nanogpt, native
 from model.checkpoints.assemble import (
     Progress,
     assemble,
@@ -106,6 +106,8 @@ def _describe_file(file: Path) -> Contents:
     """A single file is known by its first bytes; llama2.c's first version has none of its own."""
     with open(file, "rb") as stream:
         head = stream.read(4)
+    if head == b"GGUF":
+        return gguf.describe(file, file.stem, str(file))
     if head[:2] == b"PK" or head[:1] == b"\x80":
         return nanogpt.describe(file, file.stem, str(file))
     if head == llama2c.MAGIC or file.suffix == ".bin":
