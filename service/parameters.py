@@ -164,7 +164,7 @@ class Look:
             "tensor": tensor_fields(self.info),
             "selected": self._selected(),
             "statistics": {**dataclasses.asdict(found), "any_nan": found.any_nan},
-            "histogram": dataclasses.asdict(histogram(part.values, asked.bins)),
+            "histogram": dataclasses.asdict(histogram(part.values, asked.bins, known=found)),
             "picture": None,
         }
         if asked.reduce is not None:

@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Body, Path, Query, Request
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from model.parameters import ParameterError, compare
 from model.presets import PRESETS
 from service.errors import Problem
 from service.inspection import identity
-from service.inspector import Inspector
+from service.inspector import inspector_of
 from service.parameters import Look, config_of, full_report, named_configs
 from service.routes.responses import (
     PROBLEMS_OF_A_GET,
@@ -52,7 +53,7 @@ _INVALID: Responses = {422: PROBLEMS_OF_A_POST[422]}
 async def model_parameters(http: Request, asked: Annotated[ParametersQuery, Query()]) -> Response:
     """`tensors` lists what is stored, `tree` shares the same numbers out down to each head;
     `checks` says that both are what the loaded model really holds."""
-    inspector: Inspector = http.app.state.inspector
+    inspector = inspector_of(http)
     model = inspector.opened.model
     fields = await inspector.off_loop(
         lambda: full_report(
@@ -91,7 +92,7 @@ async def model_tensor(
 ) -> Response:
     """Statistics are over what is selected: the whole tensor, a head, some rows and columns.
     Values come where any of those, or a reduced picture, is asked for."""
-    inspector: Inspector = http.app.state.inspector
+    inspector = inspector_of(http)
     model = inspector.opened.model
     media_type = negotiation.media_type(http.headers.get("accept"))
     look = await inspector.off_loop(Look.plan, model, name, asked)
@@ -174,8 +175,7 @@ async def parameters(
 ) -> Response:
     """No weights are made, so a model of any size can be asked about. A preset's fields can be
     changed; what follows from them (d_head, d_mlp, …) follows again."""
-    inspector: Inspector = http.app.state.inspector
-    fields = await inspector.off_loop(_answer, asked)
+    fields = await run_in_threadpool(_answer, asked)
     return _json(http, fields, {"cache-control": "no-store", "vary": negotiation.VARY})
 
 
