@@ -92,12 +92,15 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, pairing: Pairing) -> Tensor:
     half = cos.shape[-1]
     turned, rest = x[..., : 2 * half], x[..., 2 * half :]
     wide = turned.to(cos.dtype)
-    if pairing == "interleaved":
+    if pairing == "half":
+        a, b = wide[..., :half], wide[..., half:]
+        out = torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+    elif torch.compiler.is_compiling():  # torch's compiler writes no code for complex numbers
+        a, b = wide[..., 0::2], wide[..., 1::2]
+        out = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+    else:
         # Neighbours are the two parts of one complex number: (a + bi) · (cos + i sin).
         pairs = torch.view_as_complex(wide.reshape(*wide.shape[:-1], half, 2))
         out = torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2)
-    else:
-        a, b = wide[..., :half], wide[..., half:]
-        out = torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
     out = out.to(x.dtype)
     return torch.cat((out, rest), dim=-1) if rest.shape[-1] else out
