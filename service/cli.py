@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from service import __version__
+from service.cli_parameters import parameters
 
 app = typer.Typer(
     name="fluoroscope",
@@ -18,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(parameters)
 stderr = Console(stderr=True, highlight=False)
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps; auto takes the fastest there.")]
