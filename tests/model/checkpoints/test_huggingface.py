@@ -10,22 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
-from model.capture import Capture
 from model.checkpoints.assemble import assemble
 from model.checkpoints.contents import CheckpointError
 from model.checkpoints.open import describe, open_model
 from model.gpt import GPT
-from model.sites import SITES
-from model.tap import Probe
 
 CPU = torch.device("cpu")
-GATE = 2e-5
+Saved = Callable[..., tuple[Any, Path]]
 VOCABULARY = 61
-TOKENS = 72
 GPT2 = {"vocab_size": VOCABULARY, "n_embd": 40, "n_layer": 2, "n_head": 5, "n_positions": 80}
 NEOX = {
     "vocab_size": VOCABULARY,
@@ -102,28 +96,17 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 CASES["Llama, linear"][1]["rope_parameters"].pop("original_max_position_embeddings")
 
 
-def make(kind: str, choices: dict[str, Any]) -> Any:
-    """A random transformers model whose attention is far from uniform."""
-    config = getattr(transformers, f"{kind.removesuffix('LMHead')}Config")
-    named = f"{kind}Model" if kind.endswith("LMHead") else f"{kind}ForCausalLM"
-    tokens = {"bos_token_id": 0, "eos_token_id": 0}
-    made = getattr(transformers, named)(
-        config(**(choices | tokens), attn_implementation="eager")
-    ).eval()
-    draw = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, weight in made.named_parameters():
-            noise = torch.randn(weight.shape, generator=draw)
-            gain = 0.0 if weight.dim() > 1 or name.endswith("bias") else 1.0
-            weight.copy_(0.17 * noise + gain)
-    return made
+@pytest.fixture
+def saved(oracles: Any, tmp_path: Path) -> Saved:
+    """Makes the oracle of a case, writes it, and gives both."""
 
+    def save(name: str = "Llama") -> tuple[Any, Path]:
+        kind, settings, _ = CASES[name]
+        made = oracles.make(kind, settings)
+        made.save_pretrained(tmp_path / "saved")
+        return made, tmp_path / "saved"
 
-def saved(tmp_path: Path, name: str = "Llama", **choices: Any) -> tuple[Any, Path]:
-    kind, settings, _ = CASES[name]
-    made = make(kind, settings | choices)
-    made.save_pretrained(tmp_path / "saved")
-    return made, tmp_path / "saved"
+    return save
 
 
 def edit_config(folder: Path, **changes: Any) -> None:
@@ -136,47 +119,18 @@ def opened(folder: Path | str) -> GPT:
     return open_model(str(folder), device=CPU, dtype=torch.float32).model
 
 
-@torch.no_grad()
-def numbers(model: GPT) -> tuple[Tensor, Tensor]:
-    """logits (T, V), patterns (L, H, T, T)"""
-    ids = some_ids()
-    sites = [SITES["attn.pattern"], SITES["logits"]]
-    captures = [Capture.resolve(site, {}, model.config, ids.shape[1]) for site in sites]
-    probe = Probe(captures)
-    model(ids, tap=probe)
-    pattern, logits = (recording.values for recording in probe.recordings)
-    assert pattern is not None and logits is not None
-    return logits, pattern
-
-
-@torch.no_grad()
-def their_numbers(made: Any) -> tuple[Tensor, Tensor]:
-    answer = made(some_ids(), output_attentions=True, use_cache=False)
-    return answer.logits[0], torch.stack(answer.attentions)[:, 0]
-
-
-def some_ids() -> Tensor:
-    return torch.randint(VOCABULARY, (1, TOKENS), generator=torch.Generator().manual_seed(7))
-
-
-def error(ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> float:
-    pairs = zip(ours, theirs, strict=True)
-    return max(float((a - b).abs().max() / max(1.0, float(b.abs().max()))) for a, b in pairs)
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_a_saved_model_opens_to_the_same_numbers(name: str, tmp_path: Path) -> None:
-    made, folder = saved(tmp_path, name)
-    theirs = their_numbers(made)
-    assert theirs[1].std(-1).mean() > 0.02, "attention is too uniform for this to show anything"
+def test_a_saved_model_opens_to_the_same_numbers(name: str, saved: Saved, oracles: Any) -> None:
+    made, folder = saved(name)
+    theirs = oracles.theirs(made)
     contents = describe(str(folder))
     model = assemble(contents, device=CPU, dtype=torch.float32)
-    assert error(numbers(model), theirs) < GATE
+    assert oracles.error(oracles.ours(model), theirs) < oracles.gate
 
     changed = replace(contents.config, **CASES[name][2])
     wrong = GPT(changed).eval()
     wrong.load_state_dict(model.state_dict())
-    assert error(numbers(wrong), theirs) > 5 * GATE
+    assert oracles.error(oracles.ours(wrong), theirs) > 5 * oracles.gate
 
 
 def old_style(values: dict[str, Any]) -> dict[str, Any]:
@@ -196,8 +150,8 @@ def old_style(values: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["Pythia", "Llama", "Llama, llama3", "Llama, yarn", "Qwen2"])
-def test_old_spellings_of_rotation_mean_the_same(name: str, tmp_path: Path) -> None:
-    _, folder = saved(tmp_path, name)
+def test_old_spellings_of_rotation_mean_the_same(name: str, saved: Saved) -> None:
+    _, folder = saved(name)
     new = describe(str(folder)).config
     file = folder / "config.json"
     values = old_style(json.loads(file.read_text()))
@@ -207,8 +161,8 @@ def test_old_spellings_of_rotation_mean_the_same(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "Pythia", "Qwen2"])
-def test_shards_open_as_the_whole(name: str, tmp_path: Path) -> None:
-    made, folder = saved(tmp_path, name)
+def test_shards_open_as_the_whole(name: str, saved: Saved, tmp_path: Path) -> None:
+    made, folder = saved(name)
     whole = open_model(str(folder), device=CPU, dtype=torch.float32)
     made.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
@@ -224,10 +178,8 @@ def same(one: GPT, other: GPT) -> bool:
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("name", ["GPT-2", "Llama"])
-def test_pytorch_model_bin_opens_as_safetensors_does(
-    name: str, zipped: bool, tmp_path: Path
-) -> None:
-    made, folder = saved(tmp_path, name)
+def test_pytorch_model_bin_opens_as_safetensors_does(name: str, zipped: bool, saved: Saved) -> None:
+    made, folder = saved(name)
     expected = opened(folder)
     (folder / "model.safetensors").unlink()
     state = made.state_dict()  # a tied head is in there a second time
@@ -236,9 +188,9 @@ def test_pytorch_model_bin_opens_as_safetensors_does(
     assert same(opened(folder), expected)
 
 
-def test_a_bare_gpt2_with_its_tables_opens(tmp_path: Path) -> None:
+def test_a_bare_gpt2_with_its_tables_opens(saved: Saved) -> None:
     """gpt2 on the hub has no `transformer.` prefix, and holds the causal masks as tensors."""
-    _, folder = saved(tmp_path, "GPT-2")
+    _, folder = saved("GPT-2")
     expected = opened(folder)
     weights = load_file(folder / "model.safetensors")
     bare = {name.removeprefix("transformer."): weight for name, weight in weights.items()}
@@ -248,8 +200,8 @@ def test_a_bare_gpt2_with_its_tables_opens(tmp_path: Path) -> None:
     assert same(opened(folder), expected)
 
 
-def test_half_precision_weights_open_in_the_dtype_asked_for(tmp_path: Path) -> None:
-    _, folder = saved(tmp_path)
+def test_half_precision_weights_open_in_the_dtype_asked_for(saved: Saved) -> None:
+    _, folder = saved()
     weights = load_file(folder / "model.safetensors")
     save_file({k: w.bfloat16() for k, w in weights.items()}, folder / "model.safetensors")
     model = open_model(str(folder), device=CPU, dtype=torch.float32).model
@@ -284,17 +236,17 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("name", "change", "says"), REFUSED)
 def test_what_is_not_implemented_is_refused_by_name(
-    name: str, change: dict[str, Any], says: str, tmp_path: Path
+    name: str, change: dict[str, Any], says: str, saved: Saved
 ) -> None:
-    _, folder = saved(tmp_path, name)
+    _, folder = saved(name)
     describe(str(folder))
     edit_config(folder, **change)
     with pytest.raises(CheckpointError, match=says):
         describe(str(folder))
 
 
-def test_every_missing_extra_and_misshapen_tensor_is_listed(tmp_path: Path) -> None:
-    _, folder = saved(tmp_path)
+def test_every_missing_extra_and_misshapen_tensor_is_listed(saved: Saved) -> None:
+    _, folder = saved()
     weights = load_file(folder / "model.safetensors")
     del weights["model.norm.weight"]
     weights["model.layers.0.extra"] = torch.zeros(2)
@@ -307,8 +259,8 @@ def test_every_missing_extra_and_misshapen_tensor_is_listed(tmp_path: Path) -> N
     assert "lm_head.weight has shape [3, 48], the config asks for [61, 48]" in str(caught.value)
 
 
-def test_a_tied_head_that_is_not_the_embedding_is_refused(tmp_path: Path) -> None:
-    _, folder = saved(tmp_path, "GPT-2")
+def test_a_tied_head_that_is_not_the_embedding_is_refused(saved: Saved) -> None:
+    _, folder = saved("GPT-2")
     weights = load_file(folder / "model.safetensors")
     same_head = weights["transformer.wte.weight"].clone()
     save_file(weights | {"lm_head.weight": same_head}, folder / "model.safetensors")
@@ -320,8 +272,8 @@ def test_a_tied_head_that_is_not_the_embedding_is_refused(tmp_path: Path) -> Non
         describe(str(folder))
 
 
-def test_integer_weights_are_refused(tmp_path: Path) -> None:
-    _, folder = saved(tmp_path)
+def test_integer_weights_are_refused(saved: Saved) -> None:
+    _, folder = saved()
     weights = load_file(folder / "model.safetensors")
     weights["lm_head.weight"] = weights["lm_head.weight"].to(torch.int8)
     save_file(weights, folder / "model.safetensors")
@@ -340,9 +292,9 @@ def test_integer_weights_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_folder_that_is_not_whole_is_refused(
-    spoil: Callable[[Path], object], says: str, tmp_path: Path
+    spoil: Callable[[Path], object], says: str, saved: Saved
 ) -> None:
-    _, folder = saved(tmp_path)
+    _, folder = saved()
     spoil(folder)
     with pytest.raises(CheckpointError, match=says):
         opened(folder)
@@ -357,8 +309,8 @@ def test_a_folder_that_is_not_whole_is_refused(
         ({}, r"weight_map"),
     ],
 )
-def test_an_index_that_lies_is_refused(index: Any, says: str, tmp_path: Path) -> None:
-    _, folder = saved(tmp_path)
+def test_an_index_that_lies_is_refused(index: Any, says: str, saved: Saved) -> None:
+    _, folder = saved()
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(CheckpointError, match=says):
