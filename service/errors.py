@@ -20,6 +20,7 @@ from model.gpt import ContextError
 from model.selection import SelectionError
 from model.sites import SiteError
 from model.tokenizer import TokenizerError
+from service.validation import findings
 from service.wire.negotiation import NotAcceptableError
 from service.wire.tensors import NotFiniteError
 
@@ -104,6 +105,7 @@ _STATUS = {
     429: "too-busy",
     503: "not-ready",
 }
+_UNREADABLE = (UnicodeDecodeError, RecursionError, ValueError)
 
 
 def as_problem(error: Exception) -> Problem:
@@ -116,34 +118,32 @@ def as_problem(error: Exception) -> Problem:
     if isinstance(error, RequestValidationError):
         return _validation_problem(error)
     if isinstance(error, HTTPException):
+        if error.status_code == 400 and isinstance(error.__cause__, _UNREADABLE):
+            return Problem("not-json", _unreadable(error.__cause__))
         slug = _STATUS.get(error.status_code, "bad-request")
         return Problem(slug, PROBLEMS[slug][1], headers=error.headers)
     return Problem("internal-error", "the error is in the server's log under this request's id")
 
 
 def _validation_problem(error: RequestValidationError) -> Problem:
-    """Pydantic's findings by JSON pointer. The rejected input is never echoed."""
     found = error.errors()
     for item in found:
         if item["type"] == "json_invalid":
-            return Problem("not-json", f"the body is not JSON: {item['ctx']['error']}")
-    errors = [{"detail": _saying(item), "pointer": _pointer(item["loc"])} for item in found[:32]]
+            at = item["loc"][-1]
+            return Problem("not-json", f"at character {at}: {item['ctx']['error']}")
+    errors = findings(found, error.body)
     first = errors[0]
     where = f"{first['pointer']}: " if first["pointer"] else ""
     return Problem("invalid-request", f"{where}{first['detail']}", errors=errors)
 
 
-def _saying(item: Mapping[str, Any]) -> str:
-    if item["type"] == "extra_forbidden":
-        return "there is no such field"
-    if item["type"] == "model_attributes_type":
-        return "a JSON object is needed; send it as application/json (curl --json)"
-    return str(item["msg"]).removeprefix("Value error, ")
-
-
-def _pointer(location: Sequence[str | int]) -> str:
-    parts = [str(part) for part in location if part != "body"]
-    return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
+def _unreadable(cause: BaseException) -> str:
+    """Why a body that the parser gave up on is no JSON that this server reads."""
+    if isinstance(cause, UnicodeDecodeError):
+        return f"byte {cause.start} is not UTF-8"
+    if isinstance(cause, RecursionError):
+        return "it is nested too deeply"
+    return "it holds a number of too many digits"
 
 
 def problem_response(problem: Problem, request_id: str) -> Response:
