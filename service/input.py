@@ -51,6 +51,10 @@ def encode_input(
                 )
         if tokenizer is not None:
             encoded = tokenizer.read_ids(token_ids, add_bos=bool(add_bos))
+        elif add_bos:
+            raise Problem(
+                "no-tokenizer", f"{opened.id} has no tokenizer to say which token begins a text"
+            )
         else:
             encoded = Encoded("", list(token_ids), False, b"", None)
     return encoded
