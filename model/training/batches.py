@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -159,9 +159,7 @@ class Sampler:
 
         Raises CorpusError for a weight whose source is unknown and when all weights are 0.
         """
-        known = (*sources, *GENERATED)
-        if unknown := [w.source for w in weights if w.source not in known]:
-            raise CorpusError(f"unknown sources {unknown}; known are {sorted(known)}")
+        check_names({weight.source for weight in weights}, (*sources, *GENERATED))
         self._weights = list(weights) or [
             Weight(name, Piecewise(((1.0, float(source.ids.size)),)))
             for name, source in sources.items()
@@ -204,6 +202,12 @@ class Sampler:
         for name, stream in self._streams.items():
             if name in state["streams"]:
                 stream.load_state_dict(state["streams"][name])
+
+
+def check_names(wanted: Iterable[str], known: Collection[str]) -> None:
+    """Raises CorpusError that names the unknown sources and the known."""
+    if unknown := sorted(set(wanted) - set(known)):
+        raise CorpusError(f"unknown sources {unknown}; known are {sorted(known)}")
 
 
 def _generator(seed: int, name: str, count: int) -> np.random.Generator:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from rich.console import Console
 
+from model.training.batches import GENERATED, check_names
 from model.training.config import TrainConfig, TrainConfigError
 from model.training.corpus import find_sources
 from model.training.progress import Reporter, RunLog, clock, draw_curve
@@ -43,7 +44,9 @@ def train(config: TrainConfig, *, resume: bool = False, console: Console | None 
     if threads := config.threads:
         torch.set_num_threads(threads)
     paths = find_sources(config.data) if config.data is not None else {}
-    wanted = {w.source for w in config.weights} or set(paths)
+    wanted = {weight.source for weight in config.weights} or set(paths)
+    # Before any text is cut: a misspelt name should not cost minutes.
+    check_names(wanted, (*paths, *GENERATED))
     used = {name: path for name, path in paths.items() if name in wanted}
     tokenizer = run_tokenizer(config, used)
     sources = {
