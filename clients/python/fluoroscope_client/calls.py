@@ -75,13 +75,15 @@ class Calls:
         return Call("GET", "/v1/sites", None, lambda kind, body: _member(kind, body, "sites", list))
 
     def parameters(
-        self, *, context: int | None = None, explain: bool = False
+        self, *, context: int | None = None, depth: int | None = None, explain: bool = False
     ) -> Call[dict[str, Any]]:
         """What is where, how many and why: totals, tensors, tree, and costs at `context` tokens.
 
-        `explain` adds the derivation in Chinese and English.
+        `depth` cuts the tree below so many levels; `explain` adds the derivation in Chinese and
+        English.
         """
-        query = {} if context is None else {"context": str(index(context))}
+        given = {"context": context, "depth": depth}
+        query = {name: str(index(value)) for name, value in given.items() if value is not None}
         if explain:
             query["explain"] = "true"
         return Call("GET", "/v1/model/parameters", None, _read_object, query=query)

@@ -75,7 +75,7 @@ def read_reading(media_type: str, body: bytes) -> Reading:
         raise AnswerError(f"the answer tells of {sorted(heads)} and holds {sorted(arrays)}")
     try:
         n_tokens = int(said["input"]["n_tokens"])
-        tokens = said["tokens"]
+        tokens = list(said["tokens"])
         full = bool(tokens) and isinstance(tokens[0], dict)
         return Reading(
             tensors={name: _tensor(name, heads[name], arrays[name], n_tokens) for name in heads},
@@ -89,7 +89,7 @@ def read_reading(media_type: str, body: bytes) -> Reading:
             comparison=said.get("comparison"),
             estimate=said.get("estimate"),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise AnswerError(f"the answer lacks a part: {error!r}") from error
 
 
