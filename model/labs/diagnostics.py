@@ -192,8 +192,8 @@ def _no_residual(
             Number("fresh_similarity", fresh.similarity, broken.similarity),
             Number("fresh_first_gradient", fresh.layer_gradients[0], broken.layer_gradients[0]),
         ]
-        slower = broken.last_loss > fresh.last_loss
-        shown = slower and broken.similarity > fresh.similarity
+        stuck = _fall(broken) < _fall(fresh) / 2
+        shown = stuck and broken.similarity > fresh.similarity
     return Mistake(
         "no_residual",
         {"residual": False},
@@ -201,6 +201,10 @@ def _no_residual(
         measured=fresh is not None,
         shown=shown,
     )
+
+
+def _fall(run: FreshRun) -> float:
+    return run.first_loss - run.last_loss
 
 
 def _uneven_heads(config: GPTConfig) -> Mistake:

@@ -128,5 +128,7 @@ ROTATION_K = (0.8, -0.3)
 ROTATION_DEGREES = 20.0
 ROTATION_POSITIONS = ((3, 1), (7, 5), (4, 4))
 
+# What the labs on a running model read: the six words as a sentence.
+TEXT = "猫追老鼠，因为它饿了。"
 # The order lab: the same characters, two meanings.
 ORDER_TEXTS = ("猫追老鼠", "老鼠追猫")

@@ -40,9 +40,8 @@ MISTAKES: dict[MistakeId, MistakeWords] = {
     "no_scale": MistakeWords(
         title=Sentence("忘了除以 √d", "÷√d is forgotten"),
         symptom=Sentence(
-            "softmax 塌向一个赢家，传回去的梯度随之变小，训练难以起步。",
-            "The softmax collapses towards one winner, the gradient through it gets smaller, "
-            "and training hardly starts.",
+            "softmax 塌向一个赢家，能传回去的梯度随之变小。",
+            "The softmax collapses towards one winner, and the gradient through it gets smaller.",
         ),
         note=Sentence(
             "量的是本模型每一行注意力的最大权重、熵和 softmax 梯度的平均值。"
