@@ -14,7 +14,7 @@ Position = Annotated[int, Field(strict=True)]
 Pairing = Literal["interleaved", "half"]
 
 
-class Place(Wire):
+class RotatePlace(Wire):
     """q stands at m, k at n."""
 
     m: Position
@@ -38,7 +38,7 @@ class RotateRequest(LabRequest):
     model: ModelPairSource | None = Field(
         None, description="instead of q and k; pairing and frequencies are then the model's"
     )
-    positions: list[Place] | None = Field(
+    positions: list[RotatePlace] | None = Field(
         None, description="one step each; default (3, 1), (7, 5), (4, 4), or where the two stand"
     )
     pairing: Pairing | None = Field(
@@ -62,14 +62,14 @@ class RotateRequest(LabRequest):
         return self
 
 
-class Shifted(Wire):
+class RotateShift(Wire):
     m: int
     n: int
     dot: float
     difference: float = Field(description="this dot less the step's, unrounded")
 
 
-class Step(Wire):
+class RotateStep(Wire):
     """Pair by pair: [[cos, −sin], [sin, cos]] of the angle, its numbers times the pair's
     (products), and the rows' sums in rot_q and rot_k."""
 
@@ -86,8 +86,8 @@ class Step(Wire):
     dot: float
     closed_form: float = Field(description="Σ over pairs of |q||k| cos(φ + (m − n)·f)")
     closed_form_error: float
-    shift_both: Shifted
-    shift_m: Shifted
+    shift_both: RotateShift
+    shift_m: RotateShift
 
 
 class PairReport(Wire):
@@ -120,7 +120,7 @@ class RotateAnswer(OnModel):
     phi: Vector = Field(description="angle(q) − angle(k) of each pair, radians")
     unrotated_dot: float
     shift: int
-    steps: list[Step]
+    steps: list[RotateStep]
     pair: PairReport | None = None
 
 
@@ -136,7 +136,7 @@ class FrequenciesRequest(Wire):
     )
 
 
-class Ladder(Wire):
+class RopeLadder(Wire):
     """One value a pair, fast to slow. Nothing is rounded."""
 
     scaling: RopeScalingWire
@@ -159,7 +159,7 @@ class FrequenciesAnswer(Wire):
     base: float
     context: int
     distances: list[int]
-    ladders: list[Ladder]
+    ladders: list[RopeLadder]
 
 
 class ModelRopeAnswer(Wire):
@@ -173,4 +173,4 @@ class ModelRopeAnswer(Wire):
     base: float | None
     context: int | None
     distances: list[int] | None
-    ladder: Ladder | None
+    ladder: RopeLadder | None
