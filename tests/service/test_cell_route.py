@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
-from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from model.checkpoints.open import OpenedModel
-from model.gpt import GPT
-from model.tokenizer import Tokenizer
-from service import errors
-from service.inspector import Inspector
-from service.routes import cell, inspecting
 from service.schemas.cell import CellAnswer
-from service.settings import Settings
 
+Servers = Mapping[str, TestClient]
 TEXT = "猫追老鼠，因为它饿了。"
-
-
-@pytest.fixture(scope="module")
-def http(models: Mapping[str, GPT], tokenizer: Tokenizer) -> Iterator[Mapping[str, TestClient]]:
-    running = {}
-    for name, model in models.items():
-        app = FastAPI()
-        errors.install(app)
-        app.include_router(cell.router)
-        app.include_router(inspecting.router)
-        opened = OpenedModel(model, tokenizer, name, "0" * 64, False, "random weights", "preset")
-        app.state.inspector = Inspector(opened, Settings())
-        running[name] = TestClient(app).__enter__()
-    yield running
-    for client in running.values():
-        client.__exit__(None, None, None)
-        client.app.state.inspector.close()  # type: ignore[attr-defined]
 
 
 def take(client: TestClient, **asked: Any) -> dict[str, Any]:
@@ -48,8 +24,8 @@ def take(client: TestClient, **asked: Any) -> dict[str, Any]:
     return found
 
 
-def test_cell_is_the_number_of_the_map(http: Mapping[str, TestClient], family: str) -> None:
-    client = http[family]
+def test_cell_is_the_number_of_the_map(clients: Servers, family: str) -> None:
+    client = clients[family]
     found = take(client)
     one = found["cell"]
     assert found["tensors"] == {}
@@ -80,44 +56,44 @@ def test_cell_is_the_number_of_the_map(http: Mapping[str, TestClient], family: s
     np.testing.assert_allclose(one["weighted_v"], one["weight"] * np.array(one["v"]), rtol=1e-14)
 
 
-def test_cell_of_the_future_is_masked(http: Mapping[str, TestClient]) -> None:
-    one = take(http["course"], query=2, key=6)["cell"]
+def test_cell_of_the_future_is_masked(clients: Servers) -> None:
+    one = take(clients["course"], query=2, key=6)["cell"]
     assert one["masked"]
     assert (one["exp"], one["weight"]) == (0, 0)
     assert one["dot"] != 0
-    open_ = take(http["course"], query=2, key=6, wiring={"causal": False})["cell"]
+    open_ = take(clients["course"], query=2, key=6, wiring={"causal": False})["cell"]
     assert not open_["masked"]
     assert open_["weight"] > 0
 
 
-def test_cell_knows_the_score_scale_of_the_wiring(http: Mapping[str, TestClient]) -> None:
-    one = take(http["course"], wiring={"score_scale": 1.0})["cell"]
+def test_cell_knows_the_score_scale_of_the_wiring(clients: Servers) -> None:
+    one = take(clients["course"], wiring={"score_scale": 1.0})["cell"]
     assert one["scale"] == 1
     assert one["score"] == one["dot"]
     assert one["errors"]["weight"] <= 2e-6
 
 
-def test_cell_shows_an_edit_between_its_stages(http: Mapping[str, TestClient]) -> None:
+def test_cell_shows_an_edit_between_its_stages(clients: Servers) -> None:
     """The numbers are worked out from rot_q and rot_k: an edit after them is a distance."""
     edit = {"op": "scale", "site": "attn.dots", "by": 2.0, "layers": [1], "heads": [3]}
-    one = take(http["course"], edits=[edit])["cell"]
+    one = take(clients["course"], edits=[edit])["cell"]
     assert one["errors"]["dot"] > 1e-3
     blocked = {"op": "block", "layers": [1], "heads": [3], "queries": [6], "keys": "all"}
-    empty = take(http["course"], edits=[blocked])["cell"]
+    empty = take(clients["course"], edits=[blocked])["cell"]
     assert empty["masked"]
     assert empty["row_max"] is None
     assert empty["weight"] == 0
 
 
-def test_cell_counts_from_the_end_and_maps_grouped_heads(http: Mapping[str, TestClient]) -> None:
-    one = take(http["grouped"], layer=-1, head=-1, query=-1, key=-2)["cell"]
-    n_tokens = len(take(http["grouped"])["tokens"])
+def test_cell_counts_from_the_end_and_maps_grouped_heads(clients: Servers) -> None:
+    one = take(clients["grouped"], layer=-1, head=-1, query=-1, key=-2)["cell"]
+    n_tokens = len(take(clients["grouped"])["tokens"])
     assert (one["layer"], one["head"], one["kv_head"]) == (2, 5, 1)
     assert (one["query"], one["key"]) == (n_tokens - 1, n_tokens - 2)
 
 
-def test_cell_dry_run_has_no_cell(http: Mapping[str, TestClient]) -> None:
-    found = take(http["course"], dry_run=True)
+def test_cell_dry_run_has_no_cell(clients: Servers) -> None:
+    found = take(clients["course"], dry_run=True)
     assert found["cell"] is None
     assert found["estimate"]["tensor_floats"] == 0
 
@@ -132,9 +108,9 @@ def test_cell_dry_run_has_no_cell(http: Mapping[str, TestClient]) -> None:
     ],
 )
 def test_cell_refuses_what_is_not_there(
-    http: Mapping[str, TestClient], change: dict[str, int], says: str
+    clients: Servers, change: dict[str, int], says: str
 ) -> None:
     body = {"text": TEXT, "layer": 1, "head": 3, "query": 6, "key": 2, **change}
-    answer = http["course"].post("/v1/attention/cell", json=body)
+    answer = clients["course"].post("/v1/attention/cell", json=body)
     assert answer.status_code == 422
     assert says in answer.json()["detail"]

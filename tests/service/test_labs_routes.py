@@ -3,49 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
-from fastapi import FastAPI
 from pydantic import BaseModel
 from starlette.testclient import TestClient
 
-from model.checkpoints.open import OpenedModel
-from model.gpt import GPT
-from model.tokenizer import Tokenizer
-from service import errors
-from service.inspector import Inspector
-from service.routes import inspecting, labs
 from service.schemas import labs as schemas
 from service.schemas import model_labs
-from service.settings import Settings
 
+Servers = Mapping[str, TestClient]
 TEXT = "猫追老鼠，因为它饿了。"
 
 
-@pytest.fixture(scope="module")
-def http(models: Mapping[str, GPT], tokenizer: Tokenizer) -> Iterator[Mapping[str, TestClient]]:
-    """These routes and the inspecting ones, over each family."""
-    running = {}
-    for name, model in models.items():
-        app = FastAPI()
-        errors.install(app)
-        app.include_router(labs.router)
-        app.include_router(inspecting.router)
-        opened = OpenedModel(model, tokenizer, name, "0" * 64, False, "random weights", "preset")
-        app.state.inspector = Inspector(opened, Settings())
-        running[name] = TestClient(app).__enter__()
-    yield running
-    for client in running.values():
-        client.__exit__(None, None, None)
-        client.app.state.inspector.close()  # type: ignore[attr-defined]
-
-
 @pytest.fixture
-def course(http: Mapping[str, TestClient]) -> TestClient:
-    return http["course"]
+def course(clients: Servers) -> TestClient:
+    return clients["course"]
 
 
 def post(client: TestClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -114,10 +89,8 @@ def test_attention_lab_on_projections(course: TestClient) -> None:
     assert found["model"] is None
 
 
-def test_attention_lab_on_the_model_agrees_with_inspect(
-    http: Mapping[str, TestClient], family: str
-) -> None:
-    client = http[family]
+def test_attention_lab_on_the_model_agrees_with_inspect(clients: Servers, family: str) -> None:
+    client = clients[family]
     lab = post(
         client,
         "/v1/labs/attention",
@@ -155,10 +128,8 @@ def test_heads_lab_course_links_with_and_without_the_mask(course: TestClient) ->
         assert lab["tokens"][lab["position"]] == "它"
 
 
-def test_heads_lab_on_the_model_agrees_with_inspect(
-    http: Mapping[str, TestClient], family: str
-) -> None:
-    client = http[family]
+def test_heads_lab_on_the_model_agrees_with_inspect(clients: Servers, family: str) -> None:
+    client = clients[family]
     lab = post(
         client,
         "/v1/labs/heads",
@@ -200,8 +171,8 @@ def test_scaling_lab_same_seed_same_numbers(course: TestClient) -> None:
     assert size["scaled"]["expected_variance"] == 1
 
 
-def test_block_lab_agrees_with_inspect(http: Mapping[str, TestClient], family: str) -> None:
-    client = http[family]
+def test_block_lab_agrees_with_inspect(clients: Servers, family: str) -> None:
+    client = clients[family]
     lab = post(client, "/v1/labs/block", {"text": TEXT, "layer": 1, "position": 2, "top": 3})
     sites = ["resid_pre", "ln1.normalized", "attn_out", "mlp.post", "resid_post"]
     captures = [{"site": site, "layers": [1], "positions": [2]} for site in sites]
@@ -222,8 +193,8 @@ def test_block_lab_agrees_with_inspect(http: Mapping[str, TestClient], family: s
     assert lab["mlp_sum_error"] <= 1e-5
 
 
-def test_order_lab_sets_and_sequences(http: Mapping[str, TestClient], family: str) -> None:
-    lab = post(http[family], "/v1/labs/order", {})
+def test_order_lab_sets_and_sequences(clients: Servers, family: str) -> None:
+    lab = post(clients[family], "/v1/labs/order", {})
     assert lab["texts"] == ["猫追老鼠", "老鼠追猫"]
     same = {(case["positions"], case["causal"]): case["same_set"] for case in lab["cases"]}
     assert same[("none", False)]

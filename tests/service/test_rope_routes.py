@@ -4,50 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from model.checkpoints.open import OpenedModel
-from model.config import RopeScaling
+from model.config import GPTConfig, RopeScaling
 from model.gpt import GPT
 from model.tokenizer import Tokenizer
-from service import errors
-from service.inspector import Inspector
-from service.routes import inspecting, rope
+from service.app import create_app
 from service.schemas.rope import FrequenciesAnswer, ModelRopeAnswer, RotateAnswer
 from service.settings import Settings
+from tests.conftest import SHAPE
 
+Servers = Mapping[str, TestClient]
 TEXT = "猫追老鼠，因为它饿了。"
 
 
 @pytest.fixture(scope="module")
-def http(models: Mapping[str, GPT], tokenizer: Tokenizer) -> Iterator[Mapping[str, TestClient]]:
-    yarn = replace(
-        models["course"].config,
+def http(clients: Mapping[str, TestClient], tokenizer: Tokenizer) -> Iterator[Servers]:
+    """The shared servers, and one whose model rotates with YaRN's factor on cos and sin."""
+    config = GPTConfig(
+        **SHAPE,
+        n_head=4,
         rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_context=16),
     )
-    running = {}
-    for name, model in {**models, "yarn": GPT(yarn).eval().requires_grad_(False)}.items():
-        app = FastAPI()
-        errors.install(app)
-        app.include_router(rope.router)
-        app.include_router(inspecting.router)
-        opened = OpenedModel(model, tokenizer, name, "0" * 64, False, "random weights", "preset")
-        app.state.inspector = Inspector(opened, Settings())
-        running[name] = TestClient(app).__enter__()
-    yield running
-    for client in running.values():
-        client.__exit__(None, None, None)
-        client.app.state.inspector.close()  # type: ignore[attr-defined]
+    model = GPT(config).eval().requires_grad_(False)
+    opened = OpenedModel(model, tokenizer, "yarn", "0" * 64, False, "random weights", "preset")
+    app = create_app(Settings(), open_with=lambda settings: opened)
+    with TestClient(app, base_url="http://localhost") as yarn:
+        yield {**clients, "yarn": yarn}
 
 
 @pytest.fixture
-def course(http: Mapping[str, TestClient]) -> TestClient:
+def course(http: Servers) -> TestClient:
     return http["course"]
 
 
@@ -93,9 +85,7 @@ def test_rotate_ladder_is_the_default_beyond_the_plane(course: TestClient) -> No
 
 
 @pytest.mark.parametrize("family", ["course", "grouped", "parallel", "yarn"])
-def test_rotate_from_the_model_meets_its_own_dot(
-    http: Mapping[str, TestClient], family: str
-) -> None:
+def test_rotate_from_the_model_meets_its_own_dot(http: Servers, family: str) -> None:
     client = http[family]
     body = {"model": {"text": TEXT, "layer": 1, "head": 2, "query": 6, "key": 2}}
     found = post(client, "/v1/rope/rotate", body)
@@ -136,7 +126,7 @@ def test_frequencies_slow_pairs_keep_their_digits(course: TestClient) -> None:
     assert slowest == pytest.approx(9.41830649e-8, rel=1e-8)
 
 
-def test_model_rope_of_each_family(http: Mapping[str, TestClient]) -> None:
+def test_model_rope_of_each_family(http: Servers) -> None:
     for name, client in http.items():
         answer = client.get("/v1/model/rope")
         found = ModelRopeAnswer.model_validate_json(answer.content)
@@ -182,7 +172,7 @@ def test_rope_refuses(course: TestClient, path: str, body: dict[str, Any], says:
 
 
 def test_rotate_from_a_model_that_does_not_rotate_is_refused(
-    http: Mapping[str, TestClient],
+    http: Servers,
 ) -> None:
     answer = http["learned"].post("/v1/rope/rotate", json={"model": {}})
     assert answer.status_code == 422
