@@ -355,6 +355,16 @@ def _literal(raw: str) -> bytes:
     return raw.encode("utf-8")
 
 
+# A word that BERT's normalization parts from the one before by a space: Han characters need none.
+_WORD = re.compile(r"[^\W\u2e80-\u2fdf\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+
+
+def _wordpiece(raw: str) -> bytes:
+    if raw.startswith("##"):
+        return raw[2:].encode("utf-8")
+    return (" " * bool(_WORD.match(raw)) + raw).encode("utf-8")
+
+
 def _spelling(inner: tokenizers.Tokenizer) -> tuple[str, Callable[[str], bytes], bool]:
     """How the vocabulary spells bytes: the kind, the rule, whether decoding drops a first space."""
     parts = (inner.pre_tokenizer, inner.decoder)
@@ -364,11 +374,13 @@ def _spelling(inner: tokenizers.Tokenizer) -> tuple[str, Callable[[str], bytes],
     if "\u2581" in state:
         drops = '"Strip"' in state or ('"Metaspace"' in state and '"never"' not in state)
         return "metaspace", _metaspace, drops
+    if '"WordPiece"' in state:
+        return "wordpiece", _wordpiece, True
     if state.endswith('{"type":"Fuse"}'):
         return "literal", _literal, False
     raise TokenizerError(
         f"a tokenizer decoded by {type(inner.decoder).__name__} is not supported: "
-        "byte-level, Metaspace and literal (Fuse) ones are"
+        "byte-level, Metaspace, WordPiece and literal (Fuse) ones are"
     )
 
 

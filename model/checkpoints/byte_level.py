@@ -21,32 +21,35 @@ BEGIN_WITH_BOS = ("llama-bpe", "llama3")
 
 
 def build(
-    tokens: Sequence[str],
+    vocabulary: Mapping[str, int],
     merges: Sequence[tuple[str, str]],
-    added: Mapping[int, bool],
+    added: Mapping[str, bool],
     *,
     rule: str,
 ) -> tokenizers.Tokenizer:
-    """`tokens` by id; `added` are the ids outside the merges, and whether each is special.
+    """`added` are the tokens that no merge makes, in order, and whether each is special.
 
     Raises ValueError for a vocabulary that does not hold what its merges make.
     """
-    vocabulary = {token: i for i, token in enumerate(tokens)}
-    if len(vocabulary) < len(tokens):
-        raise ValueError(f"{len(tokens) - len(vocabulary)} of {len(tokens)} tokens are there twice")
     try:
-        whole = rule in ("llama-bpe", "llama3")  # a word that is a token needs no merges
-        inner = tokenizers.Tokenizer(models.BPE(vocabulary, list(merges), ignore_merges=whole))
+        whole = rule in BEGIN_WITH_BOS  # a word that is a token needs no merges
+        model = models.BPE(dict(vocabulary), list(merges), ignore_merges=whole)
+        inner = tokenizers.Tokenizer(model)
     except Exception as error:  # the library raises nothing narrower
         raise ValueError(str(error)) from error
     inner.pre_tokenizer = _cutting(rule)
     if rule == "qwen2":
         inner.normalizer = normalizers.NFC()
     inner.decoder = decoders.ByteLevel()
-    for i, special in sorted(added.items()):
-        token = tokenizers.AddedToken(tokens[i], special=special, normalized=False)
-        (inner.add_special_tokens if special else inner.add_tokens)([token])
+    add(inner, added)
     return inner
+
+
+def add(inner: tokenizers.Tokenizer, added: Mapping[str, bool]) -> None:
+    """Tokens that are found before anything else is done to a text, and whether each is special."""
+    for text, special in added.items():
+        token = tokenizers.AddedToken(text, special=special, normalized=False)
+        (inner.add_special_tokens if special else inner.add_tokens)([token])
 
 
 def _cutting(rule: str) -> pre_tokenizers.PreTokenizer:

@@ -51,12 +51,15 @@ def _byte_level(own: dict[str, Any], pre: str) -> Tokenizer:
     tokens = _texts(own["tokens"])
     kinds = own.get("token_type", [spm.NORMAL] * len(tokens))
     added = {
-        i: kind == spm.CONTROL
-        for i, kind in enumerate(kinds)
+        token: kind == spm.CONTROL
+        for token, kind in zip(tokens, kinds, strict=True)
         if kind in (spm.CONTROL, spm.USER_DEFINED)
     }
-    merges = [tuple(merge.split(" ", 1)) for merge in _texts(own["merges"])]
-    inner = byte_level.build(tokens, merges, added, rule=pre)  # type: ignore[arg-type]
+    merges = [merge.split(" ", 1) for merge in _texts(own["merges"])]
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    if len(vocabulary) < len(tokens):
+        raise ValueError(f"{len(tokens) - len(vocabulary)} of {len(tokens)} tokens are there twice")
+    inner = byte_level.build(vocabulary, [(left, right) for left, right in merges], added, rule=pre)
     return Tokenizer(
         inner,
         bos_id=own.get("bos_token_id"),

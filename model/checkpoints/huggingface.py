@@ -17,6 +17,7 @@ from model.checkpoints.contents import (
 from model.checkpoints.families import ARCHITECTURE_OF, BARE, FAMILIES, Family
 from model.checkpoints.safetensors_files import read_safetensors
 from model.checkpoints.settings import Settings, read_config, read_json
+from model.checkpoints.tokenizer_files import tokenizer_in
 from model.checkpoints.torch_files import read_torch
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -47,7 +48,7 @@ def describe(folder: Path, id_: str, source: str) -> Contents:
         format=f"huggingface {family.name}",
         config=config,
         tensors=matched(folder, wanted, found),
-        tokenizer=None,
+        tokenizer=tokenizer_in(folder),
         files=files,
     )
 

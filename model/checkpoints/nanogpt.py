@@ -21,6 +21,7 @@ from model.checkpoints.contents import (
 )
 from model.checkpoints.layout import head, linear, norm, rows_of_third
 from model.checkpoints.settings import Settings, read_config, read_json
+from model.checkpoints.tokenizer_files import tokenizer_in
 from model.checkpoints.torch_files import load_torch, read_torch
 from model.config import GPTConfig
 
@@ -89,7 +90,7 @@ def _contents(
         format=format_,
         config=config,
         tensors=matched(file, tensors(config), found),
-        tokenizer=None,
+        tokenizer=tokenizer_in(file.parent),
         files=[file],
     )
 

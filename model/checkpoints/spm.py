@@ -7,13 +7,14 @@ fields that matter are read here, so that no message, however it lies, costs mor
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers
 
+from model.checkpoints import byte_level
 from model.checkpoints.contents import CheckpointError
 from model.tokenizer import Tokenizer
 
@@ -37,7 +38,8 @@ class Pieces:
     """A SentencePiece vocabulary and the rules that go with it.
 
     `adds_space`: a space is put before the text. `charsmap` is SentencePiece's own compiled
-    normalization, `collapses` whether runs of spaces become one.
+    normalization, `collapses` whether runs of spaces become one. `added` are tokens that follow
+    the pieces, and whether each is special.
     """
 
     pieces: Sequence[Piece]
@@ -47,7 +49,7 @@ class Pieces:
     charsmap: bytes = b""
     bos_id: int | None = None
     eos_id: int | None = None
-    notes: tuple[str, ...] = field(default=())
+    added: Mapping[str, bool] = field(default_factory=dict)
 
 
 def build(vocabulary: Pieces, *, adds_bos: bool) -> Tokenizer:
@@ -79,14 +81,11 @@ def build(vocabulary: Pieces, *, adds_bos: bool) -> Tokenizer:
             *([decoders.Strip(" ", 1, 0)] if vocabulary.adds_space else []),
         ]
     )
-    for kind, special in ((CONTROL, True), (UNKNOWN, True), (USER_DEFINED, False)):
-        add = inner.add_special_tokens if special else inner.add_tokens
-        add([_added(p.text, special) for p in pieces if p.kind == kind])
+    # The unknown piece is no added token: what it stands for has its place in the text.
+    of_kind = {CONTROL: True, USER_DEFINED: False}
+    added = {piece.text: of_kind[piece.kind] for piece in pieces if piece.kind in of_kind}
+    byte_level.add(inner, added | dict(vocabulary.added))
     return Tokenizer(inner, bos_id=vocabulary.bos_id, eos_id=vocabulary.eos_id, adds_bos=adds_bos)
-
-
-def _added(text: str, special: bool) -> tokenizers.AddedToken:
-    return tokenizers.AddedToken(text, special=special, normalized=False)
 
 
 def _merges(pieces: Sequence[Piece], ids: dict[str, int]) -> list[tuple[str, str]]:
