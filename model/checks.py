@@ -5,7 +5,8 @@ Shapes: H head, Q query, S key, T position, C d_model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -25,6 +26,12 @@ class Checks:
     residual_sum_error: float | None = None
     head_sum_error: float | None = None
     logits_error: float | None = None
+
+    @property
+    def finite(self) -> bool:
+        """Whether every error is a number: NaN and ∞ in what was checked come through in it."""
+        errors = (getattr(self, field.name) for field in fields(self))
+        return all(error is None or isfinite(error) for error in errors)
 
 
 class PatternCheck:

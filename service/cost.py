@@ -36,7 +36,7 @@ def cost(plan: Plan, config: GPTConfig) -> Cost:
         n_tokens=n_tokens,
         layers_run=layers,
         tensor_floats=floats,
-        tensor_bytes=floats * (2 if form.dtype == "float16" else 4),
+        tensor_bytes=floats * plan.dtype.itemsize,
         json_bytes=sum(json_size(shape, form, weights=weights) for shape, weights in shapes),
         flops=_flops(plan, config, layers),
     )

@@ -16,12 +16,13 @@ import orjson
 from fastapi import Request
 from starlette.responses import Response
 
-from model.tokenizer import Token
+from model.tokenizer import Token, Tokenizer
 from service import __version__
 from service.cost import Cost, cost
 from service.errors import ClientGone
 from service.inspector import Finish, Inspected, Inspector, Timing, inspector_of
 from service.plan import Plan, make_plan
+from service.predictions import token_text
 from service.schemas.reading import Capture, InspectingRequest
 from service.wire import negotiation
 from service.wire.body import ChunkedBody
@@ -50,7 +51,14 @@ async def answer(
     start = time.perf_counter()
 
     def plan_it() -> tuple[Plan, list[dict[str, Any]] | list[int]]:
-        plan = make_plan(inspector.opened, inspector.settings, asked, captures, hidden=hidden)
+        plan = make_plan(
+            inspector.opened,
+            inspector.settings,
+            asked,
+            captures,
+            hidden=hidden,
+            in_bytes=media_type != negotiation.JSON,
+        )
         return plan, _tokens(inspector, plan)
 
     plan, tokens = await inspector.off_loop(plan_it)
@@ -69,7 +77,7 @@ async def answer(
         inspected, measured = await until_gone(http, inspector.inspect(plan, finish))
         timing.update(queue=measured.queue, forward=measured.forward)
         chunks, encode_ms = await inspector.off_loop(
-            _encode, head, inspected, asked, media_type, timing
+            _encode, head, inspected, asked, media_type, timing, inspector.opened.tokenizer
         )
         response = _respond(chunks, media_type, coding, {**timing, "encode": encode_ms})
         response.when_sent(stack.pop_all())
@@ -149,12 +157,13 @@ def _encode(
     asked: InspectingRequest,
     media_type: str,
     timing: dict[str, float],
+    tokenizer: Tokenizer | None = None,
 ) -> tuple[list[Chunk], float]:
     """The body in pieces, and the milliseconds that writing the numbers took."""
     start = time.perf_counter()
     pieces: list[Chunk] = []
     if inspected is not None:
-        _say_what_was_found(head, inspected, asked)
+        _say_what_was_found(head, inspected, asked, tokenizer)
         if media_type == negotiation.JSON:
             for tensor in inspected.tensors:
                 pieces.append((b"," if pieces else b"") + orjson.dumps(tensor.name) + b":")
@@ -169,7 +178,10 @@ def _encode(
 
 
 def _say_what_was_found(
-    head: dict[str, Any], inspected: Inspected, asked: InspectingRequest
+    head: dict[str, Any],
+    inspected: Inspected,
+    asked: InspectingRequest,
+    tokenizer: Tokenizer | None,
 ) -> None:
     head["input"]["edits"] = [
         {
@@ -185,7 +197,10 @@ def _say_what_was_found(
         checks = {name: checks[name] for name in ("row_sum_error", "future_mass", "empty_rows")}
     head["checks"] = {**checks, "finite": inspected.finite}
     if inspected.comparison is not None:
-        head["comparison"] = dataclasses.asdict(inspected.comparison)
+        comparison = dataclasses.asdict(inspected.comparison)
+        for change in comparison["rank_changes"]:
+            change["text"] = token_text(tokenizer, change["id"])
+        head["comparison"] = comparison
 
 
 def _answer_bytes(estimated: Cost, asked: InspectingRequest, media_type: str) -> int:

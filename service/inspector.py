@@ -29,7 +29,7 @@ from service.admission import Admission
 from service.errors import Problem
 from service.plan import ALL_LOGITS, Patch, Plan
 from service.settings import Settings
-from service.wire.tensors import NamedTensor
+from service.wire.tensors import NamedTensor, NotFiniteError
 
 T = TypeVar("T")
 Finish = Callable[[Plan, Mapping[str, Tensor]], dict[str, Any]]
@@ -144,15 +144,16 @@ class Inspector:
         if plan.request.compare:
             everything = Capture.resolve(SITES["logits"], {}, model.config, len(plan.ids))
             plain = read(model, plan.ids, [everything], stopped=stopped)
+            require_finite(reading.tensors[ALL_LOGITS])
             comparison = compare_logits(plain.tensors["logits"], reading.tensors[ALL_LOGITS])
         extra = finish(plan, reading.tensors) if finish is not None else {}
         shown = plan.shown
-        arrays = to_host([reading.tensors[capture.name] for capture in shown])
+        arrays = to_host([reading.tensors[capture.name].to(plan.dtype) for capture in shown])
         tensors = [
             NamedTensor(c.name, c.site.name, c.axes, c.coords, array)
             for c, array in zip(shown, arrays, strict=True)
         ]
-        finite = all(_finite(tensor) for tensor in tensors)
+        finite = all(_finite(tensor) for tensor in tensors) and reading.checks.finite
         return Inspected(tensors, reading.checks, finite, edits, comparison, extra)
 
     def _with_values(self, item: Edit | Patch, stopped: Callable[[], bool]) -> Edit:
@@ -206,6 +207,15 @@ def to_host(tensors: list[Tensor]) -> list[Any]:
     ]
     torch.cuda.synchronize()
     return [copy.numpy() for copy in copies]
+
+
+def require_finite(logits: Tensor) -> None:
+    """Raises NotFiniteError for a NaN or +∞ among them: no probability comes of such a row."""
+    if not bool(logits.amax() < float("inf")):  # NaN compares false
+        raise NotFiniteError(
+            "the logits hold NaN or +∞, of which no probability comes; /v1/inspect shows them as "
+            "base64 or safetensors"
+        )
 
 
 def _finite(tensor: NamedTensor) -> bool:

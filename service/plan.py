@@ -20,6 +20,7 @@ from model.selection import Asked, SelectionError, Span
 from model.sites import SITES, Axis, Site, SiteError, resolve
 from model.tokenizer import Encoded
 from model.wiring import RopeWiring, Wiring
+from service.errors import Problem
 from service.input import encode_input, require_runnable
 from service.schemas import reading as wire
 from service.schemas.base import SpanSelection
@@ -47,7 +48,8 @@ class Patch:
 
 @dataclass(frozen=True)
 class Plan:
-    """One run to make. `hidden` names captures that serve the answer but are not part of it."""
+    """One run to make. `hidden` names captures that serve the answer but are not part of it;
+    `dtype` is that of the tensors shown."""
 
     request: wire.InspectingRequest
     encoded: Encoded
@@ -55,6 +57,7 @@ class Plan:
     edits: list[Edit | Patch]
     wiring: Wiring
     hidden: frozenset[str]
+    dtype: torch.dtype
 
     @property
     def ids(self) -> list[int]:
@@ -76,8 +79,12 @@ def make_plan(
     captures: Sequence[wire.Capture],
     *,
     hidden: frozenset[str] = frozenset(),
+    in_bytes: bool = False,
 ) -> Plan:
-    """Tokenize and resolve. Every ValueError raised here is the client's fault and says so."""
+    """Tokenize and resolve. Every ValueError raised here is the client's fault and says so.
+
+    `in_bytes`: the whole body is binary, and the format's dtype counts whatever its encoding.
+    """
     config = opened.model.config
     encoded = encode_input(
         opened,
@@ -88,15 +95,16 @@ def make_plan(
         parse_special=request.parse_special,
     )
     require_runnable(encoded, opened, settings)
-    dtype = torch.float32
-    if request.format.dtype == "float16":
-        dtype = torch.float16
+    form = request.format
+    half = form.dtype == "float16" and (in_bytes or form.encoding == "base64")
     n_tokens = len(encoded.ids)
-    resolved = [resolve_capture(capture, config, n_tokens, dtype) for capture in captures]
+    resolved = [resolve_capture(capture, config, n_tokens) for capture in captures]
     names = [capture.name for capture in resolved]
     for name in names:
         if names.count(name) > 1:
             raise SelectionError(f"two captures are named {name!r}; give one another name")
+    if form.encoding == "sparse" and not in_bytes:
+        _require_patterns(resolved)
     if request.compare:
         resolved.append(Capture.resolve(SITES["logits"], {}, config, n_tokens, name=ALL_LOGITS))
         hidden |= {ALL_LOGITS}
@@ -104,19 +112,35 @@ def make_plan(
         _resolve_edit(number, edit, request, opened, settings, n_tokens)
         for number, edit in enumerate(request.edits)
     ]
-    plan = Plan(request, encoded, resolved, edits, _wiring(request.wiring), hidden)
+    plan = Plan(
+        request,
+        encoded,
+        resolved,
+        edits,
+        _wiring(request.wiring),
+        hidden,
+        torch.float16 if half else torch.float32,
+    )
     full = request.checks_level == "full"
     require_reached(resolved, plan.plain_edits, full_checks=full)
     return plan
 
 
-def resolve_capture(
-    asked: wire.Capture, config: GPTConfig, n_tokens: int, dtype: torch.dtype
-) -> Capture:
+def _require_patterns(captures: Sequence[Capture]) -> None:
+    for capture in captures:
+        if capture.site.name != "attn.pattern" or capture.axes[-1] != "key":
+            detail = f"sparse rows are for attn.pattern, not for {capture.name}"
+            pointer = "/format/encoding"
+            raise Problem(
+                "invalid-request",
+                f"{pointer}: {detail}",
+                errors=[{"detail": detail, "pointer": pointer}],
+            )
+
+
+def resolve_capture(asked: wire.Capture, config: GPTConfig, n_tokens: int) -> Capture:
     site, selections = _site_and_selections(asked.site, asked, config)
-    return Capture.resolve(
-        site, selections, config, n_tokens, name=asked.name, reduce=asked.reduce, dtype=dtype
-    )
+    return Capture.resolve(site, selections, config, n_tokens, name=asked.name, reduce=asked.reduce)
 
 
 def _site_and_selections(

@@ -9,15 +9,19 @@ import torch
 from torch import Tensor
 
 from model.tokenizer import Tokenizer, TokenizerError
-from service.inspector import Finish
+from service.inspector import Finish, require_finite
 from service.plan import Plan
 from service.schemas.logits import LogitsRequest
 
 
 def predictions(tokenizer: Tokenizer | None, asked: LogitsRequest) -> Finish:
-    """Reads the captured `logits` (n, V), on their own device, one row at a time in float64."""
+    """Reads the captured `logits` (n, V), on their own device, one row at a time in float64.
+
+    Raises NotFiniteError where they hold a NaN or +∞.
+    """
 
     def finish(plan: Plan, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        require_finite(tensors["logits"])
         positions = next(c.indices[0] for c in plan.captures if c.name == "logits")
         assert positions is not None
         return {

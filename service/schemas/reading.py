@@ -274,7 +274,9 @@ class Checks(Wire):
     row_sum_error: float | None = Field(description="largest |row sum − 1|; null: no row computed")
     future_mass: float | None = Field(description="largest weight of a row on later positions")
     empty_rows: int = Field(description="rows with every key masked: pattern 0")
-    finite: bool = Field(description="no NaN or +∞ in the tensors; −∞ only in masked scores")
+    finite: bool = Field(
+        description="no NaN or ∞ in tensors and checks, but for −∞ in masked scores"
+    )
     residual_sum_error: float | None = Field(
         None, description="full: largest |embed + all writes − last residual|"
     )
@@ -289,7 +291,7 @@ class Checks(Wire):
 class RankChange(Wire):
     position: int
     id: int
-    text: str
+    text: str | None
     rank_before: int
     rank_after: int
 

@@ -43,7 +43,7 @@ def write_nested(values: Floats, decimals: int, *, weights: bool) -> Iterator[by
 
 
 def nested_size(shape: tuple[int, ...], decimals: int, *, weights: bool) -> int:
-    """Bytes that write_nested gives for values under LARGEST in magnitude."""
+    """Bytes that write_nested gives for values under LARGEST − 1 in magnitude."""
     if not shape or 0 in shape:
         return 2
     slot = (4 if weights else 8) + -(-decimals // GROUP) * 4
