@@ -16,7 +16,7 @@ from model.checkpoints.open import OpenedModel, open_model
 from service import __version__, errors
 from service.inspector import Inspector
 from service.middleware import ConditionalGet, Guard, RequestId
-from service.routes import about, cell, health, inspecting, labs, parameters, rope, text
+from service.routes import about, cell, course, health, inspecting, labs, parameters, rope, text
 from service.settings import Settings
 
 LOCAL_ORIGIN = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
@@ -71,7 +71,7 @@ def create_app(
         redoc_url=None,
     )
     errors.install(app)
-    for module in (health, about, text, inspecting, cell, parameters, labs, rope):
+    for module in (health, about, text, inspecting, cell, parameters, labs, rope, course):
         app.include_router(module.router)
     # The last one added stands outermost.
     app.add_middleware(ConditionalGet)

@@ -16,6 +16,7 @@ from model.labs.block import look_at_block
 from model.labs.diagnostics import Mistake, diagnose
 from model.labs.examples import ORDER_TEXTS, TEXT
 from model.labs.frequencies import default_distances, of_model
+from model.labs.fresh import MOST_WEIGHTS, block_weights
 from model.labs.from_model import UnturnedPair, layer_vectors, unturned_pair
 from model.labs.given import LabLimits, index_of
 from model.labs.heads import together
@@ -23,6 +24,7 @@ from model.labs.mistake_words import MISTAKES, NUMBERS
 from model.labs.order import SAME, compare_order
 from model.labs.rotation import turn
 from model.tokenizer import Token
+from service.course import Need
 from service.input import encode_input, require_runnable
 from service.inspection import identity, until_gone
 from service.inspector import Inspector, Timing, inspector_of
@@ -286,6 +288,28 @@ async def order_lab(http: Request, asked: OrderLabRequest) -> Fields:
         "tolerance": SAME,
         **fields,
     }
+
+
+def lacks(inspector: Inspector, needs: Sequence[Need]) -> str | None:
+    """What the loaded model has not got of what an item of the course needs; None if all."""
+    config = inspector.opened.model.config
+    has: dict[Need, tuple[Callable[[], bool], str]] = {
+        "tokenizer": (
+            lambda: inspector.opened.tokenizer is not None,
+            "this model has no tokenizer",
+        ),
+        "rope": (
+            lambda: config.positions == "rope",
+            f"this model's positions are {config.positions}, not rotary",
+        ),
+        "positions": (lambda: config.positions != "none", "this model has no positions"),
+        "layernorm": (lambda: config.norm == "layernorm", f"this model's norm is {config.norm}"),
+        "few_weights": (
+            lambda: block_weights(config) <= MOST_WEIGHTS,
+            f"its blocks have more than {MOST_WEIGHTS} weights to draw anew",
+        ),
+    }
+    return next((why for there, why in (has[need] for need in needs) if not there()), None)
 
 
 class Diagnoses:
