@@ -34,8 +34,8 @@ NO_MODEL = {"model": None, "token_ids": None, "timing_ms": None}
 BASE = 10_000.0
 SIDE_BY_SIDE: tuple[RopeScaling | None, ...] = (
     None,
-    RopeScaling(kind="linear", factor=4.0),
-    RopeScaling(kind="ntk", factor=4.0),
+    RopeScaling(kind="linear", factor=4.0, original_context=2048),
+    RopeScaling(kind="ntk", factor=4.0, original_context=2048),
     RopeScaling(kind="dynamic", factor=4.0, original_context=2048),
     RopeScaling(kind="yarn", factor=4.0, original_context=2048),
     RopeScaling(kind="llama3", factor=4.0, original_context=2048),

@@ -27,7 +27,7 @@ class Ladder:
     (P,): `inverse_frequencies` in radians a position; `wavelengths` = 2π/f in positions;
     `turns` over the context; `stretch`, how many times slower than without scaling.
     `reach` is the distance over which the slowest pair turns as far as it does unscaled over
-    the context that the scaling started from. `by_distance` (R,) is the dot of two equal vectors
+    the context that the scaling says it started from; None where it says none. `by_distance` (R,) is the dot of two equal vectors
     of length 1, all components alike, `distances` apart: Σ cos(distance · f) / P times the square
     of `attention_factor`, which multiplies cos and sin.
     """
@@ -38,7 +38,7 @@ class Ladder:
     wavelengths: Array
     turns: Array
     stretch: Array
-    reach: float
+    reach: float | None
     by_distance: Array
 
 
@@ -142,9 +142,7 @@ def _ladder(
     found, factor = rope.inverse_frequencies(rotary_dim, base, scaling, n_tokens=context)
     frequencies: Array = found.numpy()
     stretch: Array = rope.inverse_frequencies(rotary_dim, base)[0].numpy() / frequencies
-    started = context
-    if scaling is not None and scaling.original_context is not None:
-        started = scaling.original_context
+    started = None if scaling is None else scaling.original_context
     angles = np.array(distances, dtype=np.float64)[:, None] * frequencies  # (R, P)
     return Ladder(
         scaling=scaling,
@@ -153,6 +151,6 @@ def _ladder(
         wavelengths=2 * math.pi / frequencies,
         turns=context * frequencies / (2 * math.pi),
         stretch=stretch,
-        reach=started * float(stretch[-1]),
+        reach=None if started is None else started * float(stretch[-1]),
         by_distance=np.cos(angles).mean(axis=1) * factor**2,
     )

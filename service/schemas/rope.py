@@ -145,9 +145,9 @@ class RopeLadder(Wire):
     wavelengths: Vector = Field(description="2π/f, positions")
     turns: Vector = Field(description="over the context")
     stretch: Vector = Field(description="how many times slower than without scaling")
-    reach: float = Field(
+    reach: float | None = Field(
         description="positions over which the slowest pair turns as far as it does, unscaled, over "
-        "the context that the scaling starts from"
+        "original_context; null where the scaling names none"
     )
     by_distance: Vector = Field(
         description="the dot of two equal vectors of length 1, all components alike"
