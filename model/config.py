@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Positions = Literal["rope", "learned", "none"]
 Pairing = Literal["interleaved", "half"]
 Norm = Literal["layernorm", "rmsnorm"]
 Activation = Literal["gelu", "gelu_tanh", "swiglu"]
 ScalingKind = Literal["linear", "ntk", "dynamic", "yarn", "llama3"]
+
+# The fields of GPTConfig that name one of a few choices.
+CHOICES = {
+    "positions": Positions,
+    "rope_pairing": Pairing,
+    "norm": Norm,
+    "activation": Activation,
+}
 
 
 class ConfigError(ValueError):
@@ -33,6 +41,7 @@ class RopeScaling:
     attention_factor: float | None = None
 
     def __post_init__(self) -> None:
+        _require_choice("rope scaling kind", self.kind, ScalingKind)
         if not self.factor >= 1.0:
             raise ConfigError(f"rope scaling factor is {self.factor}; it must be at least 1")
         if self.kind in ("dynamic", "yarn", "llama3") and not self.original_context:
@@ -86,6 +95,8 @@ class GPTConfig:
     parallel_residual: bool = False
 
     def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            _require_choice(name, getattr(self, name), choices)
         for name in ("n_layer", "d_model", "n_head", "vocab_size", "n_ctx"):
             _require_positive(name, getattr(self, name))
         self._fill("n_kv_head", self.n_head)
@@ -117,8 +128,12 @@ class GPTConfig:
             raise ConfigError(f"norm_eps is {self.norm_eps}; it must be over 0")
         if not self.rope_base > 1:
             raise ConfigError(f"rope_base is {self.rope_base}; it must be over 1")
+        if self.score_scale is not None and not self.score_scale > 0:
+            raise ConfigError(f"score_scale is {self.score_scale}; it must be over 0")
         if self.window is not None:
             _require_positive("window", self.window)
+        if not isinstance(self.rope_scaling, RopeScaling | None):
+            raise ConfigError(f"rope_scaling is {self.rope_scaling!r}, not a scaling")
 
     def _fill(self, name: str, value: int) -> None:
         if getattr(self, name) is None:
@@ -160,6 +175,11 @@ class GPTConfig:
         if values.get("windowed_layers") is not None:
             values["windowed_layers"] = tuple(values["windowed_layers"])
         return cls(**values)
+
+
+def _require_choice(name: str, value: object, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(get_args(choices))}")
 
 
 def _require_positive(name: str, value: object) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from model.checkpoints.contents import CheckpointError, Contents
 from model.config import GPTConfig
@@ -62,10 +64,24 @@ def assemble(
 def skeleton(config: GPTConfig) -> GPT:
     """The model without memory for its weights. Raises CheckpointError for impossible sizes."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _Unfilled():
             return GPT(config)
     except (RuntimeError, TypeError, OverflowError) as error:
         raise CheckpointError(f"no model can have this config: {error}") from error
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves out what nn.init does to new weights.
+
+    On the meta device it fills nothing, but imports a compiler to do so: 2 seconds and 74 MiB.
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if getattr(function, "__module__", "") == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **(kwargs or {}))
 
 
 def tensor_shapes(model: GPT) -> dict[str, torch.Size]:
