@@ -142,7 +142,9 @@ class Guard:
         if self._key is None or scope["path"].startswith(OPEN_PATHS):
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.encode(), self._key):
+        if scheme.lower() != "bearer" or not hmac.compare_digest(
+            given.encode("latin-1"), self._key
+        ):
             raise Problem(
                 "key-required",
                 "send the key as `Authorization: Bearer KEY`",

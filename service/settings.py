@@ -69,6 +69,8 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _open_only_when_told(self) -> Self:
+        if self.key is not None and not self.key.get_secret_value().strip():
+            raise ValueError("the key is empty: leave it out, or give one that nobody can guess")
         if self.host not in LOOPBACK and self.key is None and not self.allow_open:
             raise ValueError(
                 f"listening on {self.host} lets others in: set a key (FLUOROSCOPE_KEY), or say "
