@@ -12,7 +12,6 @@ BASE=${1:-http://127.0.0.1:8000}
 BASE=${BASE%/}
 export ENGLISH='The cat chased the mouse because it was hungry.'
 export CHINESE='猫追老鼠，因为它饿了。'
-export PYTHONUTF8=1
 
 question='before the first question'
 work=$(mktemp -d)
@@ -44,6 +43,14 @@ ask() {
   esac
 }
 
+# read_answer PYTHON: runs it with the last answer as `a`.
+read_answer() {
+  python3 -S -X utf8 -c "import json, os, sys
+a = json.load(sys.stdin)
+ENGLISH, CHINESE = os.environ['ENGLISH'], os.environ['CHINESE']
+$1" <"$work/answer"
+}
+
 beginning() {
   head -c 400 "$work/answer"
 }
@@ -52,10 +59,7 @@ beginning() {
 # prints is this check's line. COMPLAINT says what is wrong where it does not come to that.
 check() {
   local line
-  line=$(python3 -c "import json, os, sys
-a = json.load(sys.stdin)
-ENGLISH, CHINESE = os.environ['ENGLISH'], os.environ['CHINESE']
-$2" <"$work/answer" 2>"$work/why") || fail "$1 ($(tail -n 1 "$work/why")): $(beginning)"
+  line=$(read_answer "$2" 2>"$work/why") || fail "$1 ($(tail -n 1 "$work/why")): $(beginning)"
   echo "ok   $question: $line"
 }
 
@@ -76,7 +80,8 @@ assert isinstance(a["trained"], bool) and len(a["weights_sha256"]) == 64
 print(a["id"], "trained" if a["trained"] else "NOT trained, its numbers mean nothing", sep=", ",
       end=": ")
 print(c["n_layer"], "layers of", c["n_head"], "heads,", f"""{a["parameters"]:,} parameters""")'
-parameters=$(python3 -c 'import json, sys; print(json.load(sys.stdin)["parameters"])' <"$work/answer")
+parameters=$(read_answer 'print(a["parameters"])')
+export parameters
 
 ask 200 GET /v1/sites
 check 'attn.pattern should be a site with the axes layer, head, query, key' '
@@ -91,7 +96,7 @@ assert "".join(shown) == CHINESE, shown
 assert all(CHINESE[t["char_start"]:t["char_end"]] for t in a["tokens"] if not t["special"])
 print("·".join(part for part in shown if part))'
 
-ids=$(python3 -c 'import json, sys; print(json.load(sys.stdin)["token_ids"])' <"$work/answer")
+ids=$(read_answer 'print(a["token_ids"])')
 ask 200 POST /v1/detokenize "{\"token_ids\": $ids}"
 check 'the ids of a text should give the text back' '
 assert a["text"].endswith(CHINESE)
@@ -139,7 +144,6 @@ assert a["status"] == 400 and a["detail"]
 print(a["detail"])'
 
 ask 200 GET /v1/model/parameters
-export parameters
 check "the total should be the $parameters that the model says" '
 assert a["totals"]["unique"] == int(os.environ["parameters"]), a["totals"]
 print(f"""{a["totals"]["unique"]:,} in all""")'

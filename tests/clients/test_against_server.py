@@ -222,8 +222,8 @@ def test_refusals_carry_the_servers_numbers(remote: Fluoroscope) -> None:
     assert caught.value.request_id
     with pytest.raises(InvalidRequest, match="0 tokens"):
         remote.logits("")
+    wrong: Any = "softmax"
     with pytest.raises(InvalidRequest) as caught:
-        wrong: Any = "softmax"
         remote.attention(ENGLISH, stages=[wrong])
     assert caught.value.errors[0]["pointer"] == "/stages/0"
 

@@ -1,4 +1,4 @@
-"""clients/curl: every line of its README as pasted, and the smoke script, which must be able to fail."""
+"""clients/curl: every line of its README as pasted, and the smoke script, able to fail."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,29 @@ def test_smoke_script_says_that_nobody_is_there() -> None:
     done = smoke("http://127.0.0.1:9")
     assert done.returncode == 1
     assert "FAIL GET /health/live: no server answers" in done.stderr
+
+
+def smoke_a_new_server(model: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.smoke", model],
+        cwd=CURL.parents[1],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+def test_make_smoke_starts_a_server_of_its_own(folders: Mapping[str, Path]) -> None:
+    done = smoke_a_new_server(folders["course"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].endswith(" passes")
+
+
+def test_make_smoke_fails_where_the_server_does_not_start(tmp_path: Path) -> None:
+    done = smoke_a_new_server(tmp_path / "nothing")
+    assert done.returncode == 1
+    assert "the server did not get ready: it ended with code 1" in done.stderr
 
 
 class Liar:

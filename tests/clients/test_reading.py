@@ -107,7 +107,7 @@ def test_broken_json_answer_is_refused(body: bytes) -> None:
 
 @pytest.mark.parametrize("said", [None, {}, {"other": HEAD}])
 def test_safetensors_answer_must_tell_of_just_its_tensors(said: Any) -> None:
-    with pytest.raises(AnswerError, match="tensors|holds"):
+    with pytest.raises(AnswerError, match=r"tensors|holds"):
         read_reading(SAFETENSORS, as_safetensors(tensors=said))
 
 

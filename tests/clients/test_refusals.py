@@ -119,9 +119,7 @@ def test_refusal_by_something_else_says_at_least_its_status() -> None:
     page = httpx.Response(502, html="<h1>nginx</h1>", headers={"x-request-id": "r1"})
     with pytest.raises(ServerError, match=r"^502 Bad Gateway \(request r1\)$"):
         client(Script(page)).sites()
-    broken = httpx.Response(
-        500, content=b"{", headers={"content-type": "application/problem+json"}
-    )
+    broken = httpx.Response(500, content=b"{", headers={"content-type": "application/problem+json"})
     with pytest.raises(ServerError, match="500 Internal Server Error"):
         client(Script(broken)).sites()
 
