@@ -27,9 +27,9 @@ class Ladder:
     (P,): `inverse_frequencies` in radians a position; `wavelengths` = 2π/f in positions;
     `turns` over the context; `stretch`, how many times slower than without scaling.
     `reach` is the distance over which the slowest pair turns as far as it does unscaled over
-    the context that the scaling says it started from; None where it says none. `by_distance` (R,) is the dot of two equal vectors
-    of length 1, all components alike, `distances` apart: Σ cos(distance · f) / P times the square
-    of `attention_factor`, which multiplies cos and sin.
+    the context that the scaling says it started from; None where it says none. `by_distance`
+    (R,) is the dot of two equal vectors of length 1, all components alike, `distances` apart:
+    Σ cos(distance · f) / P times the square of `attention_factor`, which multiplies cos and sin.
     """
 
     scaling: RopeScaling | None
