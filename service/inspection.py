@@ -173,6 +173,7 @@ def _encode(
         name: round(value, 3) for name, value in {**timing, "encode": encode_ms}.items()
     }
     if inspected is not None and media_type == negotiation.SAFETENSORS:
+        head["tensors"] = {tensor.name: tensor.head() for tensor in inspected.tensors}
         return safetensors_chunks(inspected.tensors, orjson.dumps(head)), encode_ms
     return [orjson.dumps(head)[:-1] + b',"tensors":{', *pieces, b"}}"], encode_ms
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 from fastapi.testclient import TestClient
@@ -19,6 +20,10 @@ from model.gpt import GPT
 from model.tokenizer import Tokenizer, train_tokenizer
 from service.app import create_app
 from service.settings import Settings
+
+# Slow machines are no reason to fail, and examples that failed once are not kept between runs.
+hypothesis.settings.register_profile("fluoroscope", deadline=None, database=None)
+hypothesis.settings.load_profile("fluoroscope")
 
 SENTENCES = [
     "The cat chased the mouse because it was hungry.",

@@ -169,6 +169,17 @@ def test_every_form_of_an_answer_holds_the_same_numbers(family: str, clients: An
         assert np.array_equal(form(decimals=decimals), np.round(whole.astype(np.float64), decimals))
 
 
+def test_bytes_come_with_the_same_description_as_json(client: TestClient) -> None:
+    body: dict[str, Any] = {"text": TEXT, "layers": [2, 0], "stages": ["pattern", "dots"]}
+    said = safetensors(client, PATH, **body)[0]["tensors"]
+    plain = ask(client, PATH, **body)["tensors"]
+    assert said == {
+        name: {key: tensor[key] for key in tensor if key not in ("data", "encoding")}
+        for name, tensor in plain.items()
+    }
+    assert said["attn.dots"]["coords"] == {"layer": [2, 0]}
+
+
 def test_nested_numbers_come_from_float32_whatever_the_dtype_asked_for(
     client: TestClient,
 ) -> None:
