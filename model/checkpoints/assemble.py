@@ -41,18 +41,16 @@ def assemble(
     done = 0
     try:
         for name, tensor in contents.tensors():
-            if tensor.shape != slots[name] or not tensor.is_floating_point():
-                raise CheckpointError(
-                    f"{contents.source}: {name} is {list(tensor.shape)} of {tensor.dtype}; "
-                    f"the model takes {list(slots[name])} of floating point"
-                )
+            assert tensor.shape == slots[name], name
             # Into new memory always: a view of a mapped file would change with the file.
             slot = torch.empty(slots[name], device=device, dtype=dtype)
             placed[name] = slot.copy_(tensor)
             done += tensor.numel()
             if progress is not None:
                 progress(done, total)
-    except (RuntimeError, OSError, EOFError) as error:
+    except CheckpointError:
+        raise
+    except (RuntimeError, ValueError, OSError) as error:  # the file changed while it was read
         raise CheckpointError(f"{contents.source}: {error}") from error
     model.load_state_dict(placed, assign=True, strict=not contents.config.tied)
     if contents.config.tied:

@@ -87,6 +87,8 @@ def matched(
         # The largest first: what is read beside its place has the room that the others will take.
         for name, want in sorted(wanted.items(), key=lambda each: -math.prod(each[1].shape)):
             tensor = found[name].read()
+            if not tensor.is_floating_point():
+                raise CheckpointError(f"{source}: {name} is {tensor.dtype}, not floating point")
             for ours, change in want.ours.items():
                 yield ours, change(tensor)
 

@@ -73,17 +73,20 @@ def download(name: str, revision: str | None) -> tuple[Path, str]:
 
     HF_HUB_OFFLINE=1 keeps to the cache. Raises CheckpointError.
     """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise CheckpointError(
+            f"{name}: names on the hub need the package huggingface_hub"
+        ) from error
     try:
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=WANTED_FILES))
         if not list(folder.glob("*.safetensors")):
-            patterns = ["pytorch_model*.bin"]
-            folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{name} could not be had from the hub: {reason}") from error
+            older = ["pytorch_model*.bin"]
+            folder = Path(snapshot_download(name, revision=revision, allow_patterns=older))
+    except Exception as error:  # the hub's own errors, its HTTP library's, the system's
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise CheckpointError(f"{name} could not be had from the hub: {reason[0]}") from error
     return folder, f"{name}@{folder.name}"
 
 

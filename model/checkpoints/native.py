@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ def save(
         tokenizer,
         dtype=dtype,
         about=about or {},
+        keep=("card.md", "golden.json"),
     )
 
 
@@ -65,8 +66,12 @@ def write(
     *,
     dtype: torch.dtype,
     about: dict[str, Any],
+    keep: Sequence[str] = (),
 ) -> None:
-    """The same from tensors that come one at a time, every one of the model's, tied ones once."""
+    """The same from tensors that come one at a time, every one of the model's, tied ones once.
+
+    `keep` names files of an older folder that go on into the new one.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -84,7 +89,7 @@ def write(
         (part / "config.json").write_text(
             json.dumps(description, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
         )
-        for kept in ("card.md", "golden.json"):
+        for kept in keep:
             if (folder / kept).exists():
                 shutil.copy2(folder / kept, part / kept)
         part.chmod(0o755)

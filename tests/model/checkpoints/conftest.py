@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,3 +74,29 @@ class Oracles:
 @pytest.fixture(scope="session")
 def oracles() -> Oracles:
     return Oracles()
+
+
+def status(key: str) -> int:
+    """One of the kernel's counts of this process's memory, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return 1024 * int(line.split()[1])
+    pytest.skip("this kernel does not say")
+
+
+@contextmanager
+def within(allowed: float) -> Iterator[None]:
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # sets the peak back to what is held now
+    except OSError:
+        pytest.skip("the peak of memory cannot be set back here")
+    before = status("VmRSS")
+    yield
+    grown = status("VmHWM") - before
+    assert grown <= allowed, f"{grown / 2**20:.0f} MiB taken, {allowed / 2**20:.0f} allowed"
+
+
+@pytest.fixture
+def memory_within() -> Callable[[float], AbstractContextManager[None]]:
+    """memory_within(n): fails where the process's peak grows by more than n bytes (Linux only)."""
+    return within

@@ -11,8 +11,7 @@ import pickle
 import struct
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,40 +38,28 @@ LLAMA = {
 }
 
 
-def status(key: str) -> int:
-    """One of the kernel's counts of this process's memory, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{key}:"):
-            return 1024 * int(line.split()[1])
-    pytest.skip("this kernel does not say")
-
-
-@contextmanager
-def little_memory(size: int) -> Iterator[None]:
-    """Fails where the peak grows by more than `size` and what is allowed beside it."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        pytest.skip("the peak of memory cannot be set back here")
-    before = status("VmRSS")
-    yield
-    grown = status("VmHWM") - before
-    assert grown < size + ALLOWED, f"{grown / 2**20:.0f} MiB for a file of {size:,} bytes"
-
-
 def open_it(path: Path) -> None:
     open_model(str(path), device=torch.device("cpu"), dtype=torch.float32)
 
 
-def refused(path: Path, says: str) -> None:
-    files = [path] if path.is_file() else list(path.iterdir())
-    size = sum(file.stat().st_size for file in files)
-    with little_memory(size), pytest.raises(CheckpointError, match=says):
-        open_it(path)
+Refused = Callable[[Path, str], None]
 
 
-def test_the_measure_of_memory_sees_what_is_taken() -> None:
-    with pytest.raises(AssertionError, match="MiB for a file"), little_memory(0):
+@pytest.fixture
+def refused(memory_within: Any) -> Refused:
+    """Opens what must not open, and watches the memory meanwhile."""
+
+    def refuse(path: Path, says: str) -> None:
+        files = [path] if path.is_file() else list(path.iterdir())
+        size = sum(file.stat().st_size for file in files)
+        with memory_within(size + ALLOWED), pytest.raises(CheckpointError, match=says):
+            open_it(path)
+
+    return refuse
+
+
+def test_the_measure_of_memory_sees_what_is_taken(memory_within: Any) -> None:
+    with pytest.raises(AssertionError, match="MiB taken"), memory_within(64 * 2**20):
         assert bytearray(b"1") * (100 * 2**20)
 
 
@@ -125,7 +112,9 @@ def good_weights() -> bytes:
         (safetensors(b" " * 50_000_000), r"claims 50,000,000 bytes"),
     ],
 )
-def test_a_safetensors_file_that_lies(weights: bytes, says: str, tmp_path: Path) -> None:
+def test_a_safetensors_file_that_lies(
+    refused: Refused, weights: bytes, says: str, tmp_path: Path
+) -> None:
     refused(native_folder(tmp_path / "model", weights), says)
 
 
@@ -145,11 +134,15 @@ def test_a_safetensors_file_that_lies(weights: bytes, says: str, tmp_path: Path)
         ({"windowed_layers": 7}, r"config\.json"),
     ],
 )
-def test_a_config_that_lies(config: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_a_config_that_lies(
+    refused: Refused, config: dict[str, Any], says: str, tmp_path: Path
+) -> None:
     refused(native_folder(tmp_path / "model", good_weights(), **config), says)
 
 
-def test_weights_that_were_changed_after_they_were_written(tmp_path: Path) -> None:
+def test_weights_that_were_changed_after_they_were_written(
+    refused: Refused, tmp_path: Path
+) -> None:
     folder = native_folder(tmp_path / "model", good_weights())
     open_it(folder)
     file = folder / "model.safetensors"
@@ -168,7 +161,7 @@ def test_weights_that_were_changed_after_they_were_written(tmp_path: Path) -> No
         ('{"num_hidden_layers": 1e400}', r"config\.json"),
     ],
 )
-def test_a_config_json_made_to_hurt(text: str, says: str, tmp_path: Path) -> None:
+def test_a_config_json_made_to_hurt(refused: Refused, text: str, says: str, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text(text)
@@ -225,7 +218,7 @@ def pickled_tensor(numel: int, shape: tuple[int, ...], stride: tuple[int, ...]) 
     return out.getvalue()
 
 
-def test_the_files_made_here_are_like_those_of_torch(tmp_path: Path) -> None:
+def test_the_files_made_here_are_like_those_of_torch(refused: Refused, tmp_path: Path) -> None:
     data = zipped(pickled_tensor(4, (2, 2), (2, 1)), **{"data/0": struct.pack("<4f", 1, 2, 3, 4)})
     (tmp_path / "w.pt").write_bytes(data)
     loaded = torch.load(tmp_path / "w.pt", weights_only=True)
@@ -271,13 +264,13 @@ PARTS = {"data/0": b"\0" * 16}
     ],
 )
 def test_a_pickle_that_is_no_state_dict(
-    weights: bytes, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    refused: Refused, weights: bytes, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused(hugging_face_folder(tmp_path / "model", weights), says)
     assert "must not be printed" not in capsys.readouterr().out
 
 
-def test_a_zip_whose_parts_claim_more_than_there_is(tmp_path: Path) -> None:
+def test_a_zip_whose_parts_claim_more_than_there_is(refused: Refused, tmp_path: Path) -> None:
     data = bytearray(zipped(pickled_tensor(4, (2, 2), (2, 1)), **PARTS))
     entry = data.rindex(b"PK\x01\x02")  # the central directory's last: sizes at 20 and 24
     data[entry + 20 : entry + 28] = struct.pack("<II", 2**31, 2**31)
@@ -286,13 +279,15 @@ def test_a_zip_whose_parts_claim_more_than_there_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [0.0, 0.2, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("new", [True, False], ids=["zip", "legacy"])
-def test_a_file_of_torch_that_was_cut_off(keep: float, new: bool, tmp_path: Path) -> None:
+def test_a_file_of_torch_that_was_cut_off(
+    refused: Refused, keep: float, new: bool, tmp_path: Path
+) -> None:
     torch.save({"w": torch.zeros(5000)}, tmp_path / "w.pt", _use_new_zipfile_serialization=new)
     data = (tmp_path / "w.pt").read_bytes()
     refused(hugging_face_folder(tmp_path / "model", data[: int(keep * len(data))]), r"model\.bin")
 
 
-def test_a_legacy_file_that_claims_a_storage_of_terabytes(tmp_path: Path) -> None:
+def test_a_legacy_file_that_claims_a_storage_of_terabytes(refused: Refused, tmp_path: Path) -> None:
     torch.save({"w": torch.zeros(5000)}, tmp_path / "w.pt", _use_new_zipfile_serialization=False)
     data = (tmp_path / "w.pt").read_bytes()
     number = b"M" + struct.pack("<H", 5000)  # BININT2, three times: storage, size, and once more
@@ -346,7 +341,7 @@ def test_a_legacy_file_that_claims_a_storage_of_terabytes(tmp_path: Path) -> Non
     ],
 )
 def test_a_single_file_that_is_no_checkpoint(
-    name: str, data: bytes, says: str, tmp_path: Path
+    refused: Refused, name: str, data: bytes, says: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes(data)
     refused(tmp_path / name, says)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -277,7 +278,7 @@ def test_integer_weights_are_refused(saved: Saved) -> None:
     weights = load_file(folder / "model.safetensors")
     weights["lm_head.weight"] = weights["lm_head.weight"].to(torch.int8)
     save_file(weights, folder / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"unembed\.weight is .*int8"):
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight is torch\.int8"):
         opened(folder)
 
 
@@ -315,3 +316,43 @@ def test_an_index_that_lies_is_refused(index: Any, says: str, saved: Saved) -> N
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(CheckpointError, match=says):
         opened(folder)
+
+
+@pytest.fixture
+def cache(saved: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The hub's cache with one model in it, and no network: a snapshot that a branch points to."""
+    _, folder = saved()
+    repository = tmp_path / "hub" / "models--some--llama"
+    (repository / "snapshots").mkdir(parents=True)
+    (repository / "refs").mkdir()
+    folder.rename(repository / "snapshots" / COMMIT)
+    (repository / "refs" / "main").write_text(COMMIT)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    return repository / "snapshots" / COMMIT
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def test_a_name_on_the_hub_opens_from_the_cache_without_network(cache: Path) -> None:
+    found = open_model("some/llama", device=CPU, dtype=torch.float32)
+    assert (found.id, found.source) == ("some/llama", f"some/llama@{COMMIT}")
+    assert same(found.model, opened(cache))
+    at_commit = open_model("some/llama", device=CPU, dtype=torch.float32, revision=COMMIT)
+    assert at_commit.source == found.source
+
+
+@pytest.mark.parametrize(("name", "revision"), [("some/other", None), ("some/llama", "v2")])
+def test_what_is_not_in_the_cache_is_an_error_without_network(
+    name: str, revision: str | None, cache: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=f"{name} could not be had from the hub"):
+        open_model(name, device=CPU, dtype=torch.float32, revision=revision)
+
+
+def test_a_path_comes_before_a_name_on_the_hub(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "some" / "llama").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"without config\.json"):
+        open_model("some/llama", device=CPU, dtype=torch.float32)
