@@ -26,15 +26,15 @@ command -v curl >/dev/null || fail 'curl is not installed'
 command -v python3 >/dev/null || fail 'python3 is not installed; it reads the JSON here'
 
 # The key goes through a file: the list of processes shows arguments to everybody.
-(umask 077 && printf '%s' "${FLUOROSCOPE_KEY:+header = \"Authorization: Bearer $FLUOROSCOPE_KEY\"}" \
-  >"$work/curlrc")
+(umask 077 && printf '%s' "${FLUOROSCOPE_KEY:+Authorization: Bearer $FLUOROSCOPE_KEY}" \
+  >"$work/headers")
 
 # ask STATUS METHOD PATH [BODY]: the answer must have the status, a refusal the form of a problem.
 ask() {
   question="$2 $3"
   local said
   said=$(curl --silent --show-error --max-time 60 --noproxy '127.0.0.1,localhost,::1' \
-    --config "$work/curlrc" --output "$work/answer" --write-out '%{http_code} %{content_type}' \
+    --header "@$work/headers" --output "$work/answer" --write-out '%{http_code} %{content_type}' \
     --request "$2" ${4:+--json "$4"} "$BASE$3") || fail "no server answers at $BASE"
   [ "${said%% *}" = "$1" ] || fail "the status should be $1 and is ${said%% *}: $(beginning)"
   case $1 in

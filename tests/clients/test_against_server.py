@@ -37,8 +37,8 @@ ENGLISH = "The cat chased the mouse."
 @pytest.fixture(scope="session")
 def grouped(folders: Mapping[str, Path]) -> Iterator[Fluoroscope]:
     """A model with 6 query heads on 2 key/value heads, behind a key."""
-    settings = Settings(model=str(folders["grouped"]), key="open sesame")
-    with listening(create_app(settings)) as url, Fluoroscope(url, key="open sesame") as client:
+    settings = Settings(model=str(folders["grouped"]), key="芝麻开门")
+    with listening(create_app(settings)) as url, Fluoroscope(url, key="芝麻开门") as client:
         wait_until_ready(client)
         yield client
 

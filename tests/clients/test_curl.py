@@ -18,6 +18,7 @@ from service.settings import Settings
 from tests.clients.conftest import listening
 
 CURL = Path(__file__).parents[2] / "clients" / "curl"
+KEY = 'open "sesame" 钥匙\\'
 ADDRESS = "http://127.0.0.1:8000"
 LINES = re.findall(r"^curl .*$", (CURL / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
 REFUSED = [line for line in LINES if "1000" in line]
@@ -100,8 +101,8 @@ def test_smoke_script_passes_a_server_and_says_what_it_saw(base_url: str) -> Non
 
 
 def test_smoke_script_brings_a_key_where_it_has_one(folders: Mapping[str, Path]) -> None:
-    with listening(create_app(Settings(model=str(folders["grouped"]), key="a key"))) as url:
-        assert smoke(url, FLUOROSCOPE_KEY="a key").returncode == 0
+    with listening(create_app(Settings(model=str(folders["grouped"]), key=KEY))) as url:
+        assert smoke(url, FLUOROSCOPE_KEY=KEY).returncode == 0
         refused = smoke(url)
     assert refused.returncode == 1
     assert "GET /v1/model: the status should be 200 and is 401" in refused.stderr

@@ -248,6 +248,11 @@ def test_headers_say_who_asks_and_no_compression() -> None:
     assert "gzip" in script.requests[0].headers["accept-encoding"]
 
 
+def test_key_with_a_line_break_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="line break"):
+        Fluoroscope(key="secret\nX-Other: 1")
+
+
 def test_base_url_may_lie_under_a_prefix() -> None:
     script = Script(httpx.Response(200, json=SITES))
     Fluoroscope("http://127.0.0.1:1/gpt2/", transport=httpx.MockTransport(script)).sites()

@@ -192,7 +192,7 @@ class AsyncFluoroscope(_Client):
 
 class _Connection(TypedDict):
     base_url: httpx.URL
-    headers: dict[str, str]
+    headers: dict[bytes, bytes]
     trust_env: bool
 
 
@@ -203,11 +203,13 @@ def _connection(base_url: str, key: str | None, compress: bool) -> _Connection:
         raise ValueError(f"{base_url!r} is no URL: {error}") from error
     if url.scheme not in ("http", "https") or not url.host:
         raise ValueError(f"{base_url!r} is no address; give one such as http://127.0.0.1:8000")
-    headers = {"User-Agent": f"fluoroscope-client/{__version__}"}
+    headers = {b"User-Agent": f"fluoroscope-client/{__version__}".encode()}
     if not compress:
-        headers["Accept-Encoding"] = "identity"
+        headers[b"Accept-Encoding"] = b"identity"
     if key is not None:
-        headers["Authorization"] = f"Bearer {key}"
+        if "\r" in key or "\n" in key:
+            raise ValueError("the key has a line break in it, which no header can hold")
+        headers[b"Authorization"] = b"Bearer " + key.encode()  # a key may be of any alphabet
     # A proxy from the environment cannot reach this machine's own loopback.
     return {"base_url": url, "headers": headers, "trust_env": url.host not in LOOPBACK}
 
