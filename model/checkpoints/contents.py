@@ -58,8 +58,14 @@ class Contents:
     tensors: Callable[[], Iterator[tuple[str, Tensor]]]
     tokenizer: Tokenizer | None
     files: Sequence[Path]
+    sha256: str | None = None
     trained: bool = True
     notes: tuple[str, ...] = ()
+
+    @property
+    def weights_sha256(self) -> str:
+        """Of the files' bytes: taken now, unless opening had to take it already."""
+        return self.sha256 or hash_files(self.files)
 
 
 def unchanged(tensor: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from model.checkpoints.tokenizer_files import tokenizer_in
 from model.checkpoints.torch_files import read_torch
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 WANTED_FILES = ["*.json", "model*.safetensors", "merges.txt", "vocab.txt", "*.model"]
 
 
@@ -92,7 +93,7 @@ def download(name: str, revision: str | None) -> tuple[Path, str]:
 
 def _weights(folder: Path) -> tuple[list[Path], dict[str, Stored]]:
     """The weight files and every tensor in them; shards as their index lists them."""
-    for whole, read in (("model.safetensors", read_safetensors), ("pytorch_model.bin", read_torch)):
+    for whole, read in zip(WEIGHT_FILES, (read_safetensors, read_torch), strict=True):
         if (folder / whole).is_file():
             return [folder / whole], read(folder / whole)
         index = folder / f"{whole}.index.json"

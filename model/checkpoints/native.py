@@ -162,6 +162,7 @@ def describe(folder: Path, id_: str) -> Contents:
         tensors=matched(file, wanted, found),
         tokenizer=_tokenizer(folder / "tokenizer.json", description.get("tokenizer") or {}),
         files=[file],
+        sha256=sha256,
         trained=bool(about.get("trained", True)),
     )
 

@@ -19,7 +19,7 @@ from model.checkpoints.assemble import (
     skeleton,
     tensor_shapes,
 )
-from model.checkpoints.contents import CheckpointError, Contents, hash_files
+from model.checkpoints.contents import CheckpointError, Contents
 from model.config import GPTConfig
 from model.gpt import GPT
 from model.presets import PRESETS
@@ -69,7 +69,7 @@ def open_model(
         model=assemble(contents, device=device, dtype=dtype, progress=progress),
         tokenizer=contents.tokenizer,
         id=contents.id,
-        weights_sha256=hash_files(contents.files),
+        weights_sha256=contents.weights_sha256,
         trained=contents.trained,
         source=contents.source,
         format=contents.format,
@@ -104,6 +104,8 @@ def describe(name: str, *, revision: str | None = None) -> Contents:
 
 def _describe_file(file: Path) -> Contents:
     """A single file is known by its first bytes; llama2.c's first version has none of its own."""
+    if file.name in huggingface.WEIGHT_FILES and huggingface.is_huggingface(file.parent):
+        return describe(str(file.parent))
     with open(file, "rb") as stream:
         head = stream.read(4)
     if head == b"GGUF":

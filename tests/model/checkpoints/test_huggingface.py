@@ -172,6 +172,26 @@ def test_shards_open_as_the_whole(name: str, saved: Saved, tmp_path: Path) -> No
     assert parts.weights_sha256 != whole.weights_sha256 and len(parts.weights_sha256) == 64
 
 
+def test_shards_of_torch_open_as_the_whole(saved: Saved) -> None:
+    made, folder = saved("Llama")
+    expected = opened(folder)
+    (folder / "model.safetensors").unlink()
+    state = list(made.state_dict().items())
+    where = {}
+    for part in (0, 1):
+        name = f"pytorch_model-0000{part + 1}-of-00002.bin"
+        torch.save(dict(state[part::2]), folder / name)
+        where |= {tensor: name for tensor, _ in state[part::2]}
+    index = folder / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    assert same(opened(folder), expected)
+
+
+def test_a_weight_file_stands_for_its_folder(saved: Saved) -> None:
+    _, folder = saved()
+    assert same(opened(folder / "model.safetensors"), opened(folder))
+
+
 def same(one: GPT, other: GPT) -> bool:
     other_state = other.state_dict()
     return all(torch.equal(w, other_state[name]) for name, w in one.state_dict().items())
