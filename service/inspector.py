@@ -23,7 +23,7 @@ from model.checkpoints.open import OpenedModel
 from model.checks import Checks
 from model.comparison import Comparison, compare_logits
 from model.edit import Edit
-from model.reading import read
+from model.reading import RunCancelled, read
 from model.sites import SITES
 from service.admission import Admission
 from service.errors import Problem
@@ -118,7 +118,7 @@ class Inspector:
                 result = work(stopped)
             self._broken = None
             return result
-        except (ValueError, Problem):
+        except (ValueError, Problem, RunCancelled):
             raise
         except Exception as error:
             self._broken = f"the last run failed with {type(error).__name__}"
@@ -173,9 +173,11 @@ class Inspector:
             return f"a run is {over:.0f} s over its deadline" if over > 0 else None
         if self._broken is None and time.monotonic() - self._last_forward < PROBE_AFTER:
             return None
+        model = self.opened.model
+        token = torch.zeros(1, 1, dtype=torch.long, device=model.embed.weight.device)
         try:
             async with asyncio.timeout(2.0):
-                await self.on_device(lambda _: self.opened.model(torch.tensor([[0]])))
+                await self.on_device(lambda _: model(token))
         except TimeoutError:
             return "a run of one token gave no answer within 2 s"
         except Exception:

@@ -1,0 +1,222 @@
+"""Health tells the truth: while loading, running, broken and hung."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fastapi.testclient import TestClient
+
+from model.checkpoints.open import OpenedModel
+from service.app import create_app, open_configured
+from service.settings import Settings
+from tests.conftest import Serve
+from tests.service.asgi import Exchange
+
+
+def eventually(true: Callable[[], bool], seconds: float = 5.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def ready(client: TestClient) -> Any:
+    return client.get("/health/ready")
+
+
+def inspector(client: TestClient) -> Any:
+    return client.app.state.inspector  # type: ignore[attr-defined]
+
+
+def test_running_server_is_live_and_ready(client: TestClient) -> None:
+    assert client.get("/health/live").json()["status"] == "live"
+    answer = ready(client)
+    assert answer.status_code == 200
+    assert answer.json() == {"status": "ready", "reason": None, "model": "course"}
+
+
+class Loading:
+    """A server whose model opens only when told, or fails to."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.go = threading.Event()
+        self.fault: Exception | None = None
+        self.failed = threading.Event()
+        self.app = create_app(settings, open_with=self.open, on_failure=self.failed.set)
+
+    def open(self, settings: Settings) -> OpenedModel:
+        assert self.go.wait(30)
+        if self.fault is not None:
+            raise self.fault
+        return open_configured(settings)
+
+
+@pytest.fixture
+def loading(folders: dict[str, Path]) -> Iterator[tuple[Loading, TestClient]]:
+    server = Loading(Settings(model=str(folders["course"])))
+    with TestClient(server.app, base_url="http://localhost") as client:
+        yield server, client
+        server.go.set()
+
+
+def test_loading_server_is_live_not_ready_and_answers_no_question(
+    loading: tuple[Loading, TestClient],
+) -> None:
+    server, client = loading
+    assert client.get("/health/live").status_code == 200
+    answer = ready(client)
+    assert answer.status_code == 503
+    assert answer.json()["type"].endswith(":not-ready")
+    assert "loading" in answer.json()["detail"] and answer.headers["retry-after"] == "1"
+    for path in ("/v1/model", "/v1/sites", "/v1/model/parameters"):
+        assert client.get(path).status_code == 503, path
+    for path, body in (
+        ("/v1/attention", {"text": "a"}),
+        ("/v1/tokenize", {"text": "a"}),
+        ("/v1/detokenize", {"token_ids": [1]}),
+    ):
+        assert client.post(path, json=body).status_code == 503, path
+    server.go.set()
+    assert eventually(lambda: ready(client).status_code == 200)
+    assert client.post("/v1/attention", json={"text": "a"}).status_code == 200
+
+
+def test_model_that_cannot_be_opened_is_reported(
+    loading: tuple[Loading, TestClient], caplog: pytest.LogCaptureFixture
+) -> None:
+    server, client = loading
+    server.fault = ValueError("no such checkpoint")
+    server.go.set()
+    assert server.failed.wait(5)
+    assert "no such checkpoint" in caplog.text
+    assert ready(client).status_code == 503
+
+
+def test_broken_model_is_not_ready_and_says_why(serve: Serve) -> None:
+    client = serve()
+    model = inspector(client).opened.model
+    assert ready(client).status_code == 200
+    model.ln_final.weight.data = model.ln_final.weight.data[:-1]  # no run gets through it
+    failed = client.post("/v1/logits", json={"text": "a"})
+    assert failed.status_code == 500
+    answer = ready(client)
+    assert answer.status_code == 503
+    assert "failed with RuntimeError" in answer.json()["detail"]
+    assert client.get("/health/live").status_code == 200
+
+
+def test_broken_model_that_recovers_is_ready_again(serve: Serve) -> None:
+    client = serve()
+    weight = inspector(client).opened.model.ln_final.weight
+    whole = weight.data
+    weight.data = whole[:-1]
+    client.post("/v1/logits", json={"text": "a"})
+    assert ready(client).status_code == 503
+    weight.data = whole
+    assert ready(client).status_code == 200
+
+
+def test_requests_that_are_refused_do_not_make_it_broken(serve: Serve) -> None:
+    client = serve("learned")
+    bad = {"text": "a", "wiring": {"rope": {"offset": 1}}}
+    assert client.post("/v1/attention", json=bad).status_code == 422
+    assert inspector(client)._broken is None
+    assert ready(client).status_code == 200
+
+
+def test_idle_model_is_tried_with_one_token_and_a_fresh_one_is_not(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = serve()
+    model = inspector(client).opened.model
+    shapes: list[tuple[int, ...]] = []
+    model.register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape)))
+    assert ready(client).status_code == 200
+    assert shapes == [(1, 1)]  # nothing had run yet
+    assert ready(client).status_code == 200
+    assert shapes == [(1, 1)]
+    monkeypatch.setattr("service.inspector.PROBE_AFTER", 0.0)
+    assert ready(client).status_code == 200
+    assert shapes == [(1, 1)] * 2
+
+
+class Hanging:
+    """A model's forward that waits inside its first block until told to go on."""
+
+    def __init__(self, client: TestClient) -> None:
+        self.entered = threading.Event()
+        self.go = threading.Event()
+        inspector(client).opened.model.blocks[0].register_forward_pre_hook(self.wait)
+
+    def wait(self, *_: Any) -> None:
+        self.entered.set()
+        assert self.go.wait(30)
+
+
+def test_busy_server_is_ready_and_a_hung_one_is_not(serve: Serve) -> None:
+    client = serve(run_seconds=0.5)
+    hanging = Hanging(client)
+    answers: list[Any] = []
+    asking = threading.Thread(
+        target=lambda: answers.append(client.post("/v1/attention", json={"text": "a"}))
+    )
+    asking.start()
+    try:
+        assert hanging.entered.wait(5)
+        assert ready(client).status_code == 200
+        assert client.get("/health/live").status_code == 200
+        assert eventually(lambda: ready(client).status_code == 503)
+        assert "over its deadline" in ready(client).json()["detail"]
+        assert client.get("/health/live").status_code == 200
+        asking.join(5)
+        assert answers[0].status_code == 503
+        assert answers[0].json()["type"].endswith(":deadline-passed")
+        assert answers[0].json()["limit"] == 0.5
+    finally:
+        hanging.go.set()
+        asking.join(5)
+    assert eventually(lambda: ready(client).status_code == 200)
+    assert client.post("/v1/attention", json={"text": "a"}).status_code == 200
+
+
+def test_client_that_leaves_ends_its_run_and_breaks_nothing(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = serve()
+    hanging = Hanging(client)
+    layers: list[int] = []
+    blocks = inspector(client).opened.model.blocks
+    blocks[2].register_forward_pre_hook(lambda *_: layers.append(2))
+
+    async def leave_when_running() -> dict[str, Any]:
+        await asyncio.to_thread(hanging.entered.wait, 5)
+        return {"type": "http.disconnect"}
+
+    exchange = Exchange(b'{"text":"a"}', after=leave_when_running)
+    client.portal.call(exchange.run, client.app, "/v1/attention")  # type: ignore[union-attr]
+    assert exchange.sent == []
+    hanging.go.set()
+    assert eventually(lambda: not inspector(client).admission.running)
+    assert layers == []  # the run ended at the next block
+    assert inspector(client)._broken is None
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert client.post("/v1/attention", json={"text": "a"}).status_code == 200
+
+
+def test_probe_runs_on_the_models_own_device(serve: Serve) -> None:
+    client = serve()
+    opened = inspector(client).opened
+    devices: list[torch.device] = []
+    opened.model.register_forward_pre_hook(lambda _, inputs: devices.append(inputs[0].device))
+    opened.model.to("meta")
+    ready(client)
+    assert devices == [torch.device("meta")]
