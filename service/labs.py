@@ -19,7 +19,7 @@ from model.labs.examples import (
     example,
 )
 from model.labs.frequencies import Ladder, side_by_side
-from model.labs.given import LabError
+from model.labs.given import LabError, LabLimits
 from model.labs.heads import HeadsTogether, Output, given_output, together
 from model.labs.rotation import frequencies_of, turn
 from model.labs.scaling import HEAD_SIZES, scaling
@@ -27,6 +27,7 @@ from service.errors import Problem
 from service.schemas import labs as wire
 from service.schemas.reading import RopeScalingWire
 from service.schemas.rope import FrequenciesRequest, RotateRequest
+from service.settings import Settings
 from service.wire.printed import printed
 
 Fields = dict[str, Any]
@@ -42,6 +43,10 @@ SIDE_BY_SIDE: tuple[RopeScaling | None, ...] = (
 )
 
 
+def limits_of(settings: Settings) -> LabLimits:
+    return LabLimits(dimensions=settings.lab_dimensions, tokens=settings.lab_tokens)
+
+
 @contextmanager
 def refusals(under: str = "") -> Iterator[None]:
     """A lab's own error as a problem that points at the field at fault."""
@@ -55,23 +60,26 @@ def refusals(under: str = "") -> Iterator[None]:
 GivenAttention = wire.ExampleSource | wire.VectorsSource | wire.ProjectionsSource
 
 
-def attention_lab(asked: wire.AttentionLabRequest, source: GivenAttention) -> Fields:
+def attention_lab(
+    asked: wire.AttentionLabRequest, source: GivenAttention, limits: LabLimits
+) -> Fields:
     """Attention by hand on given vectors."""
     with refusals("/source"):
-        vectors = _vectors(source)
+        vectors = _vectors(source, limits)
     with refusals():
         steps = attend(vectors, scaled=asked.scaled, causal=bool(asked.causal), query=asked.query)
     return attention_fields(steps, _report(source), asked.decimals)
 
 
-def _vectors(source: GivenAttention) -> Vectors:
+def _vectors(source: GivenAttention, limits: LabLimits) -> Vectors:
     if source.kind == "example":
         words = example(source.name)
         return given_vectors(words.q, words.k, words.v, tokens=words.tokens)
     if source.kind == "vectors":
-        return given_vectors(source.q, source.k, source.v, tokens=source.tokens)
+        return given_vectors(source.q, source.k, source.v, tokens=source.tokens, limits=limits)
     if source.kind == "projections":
-        return project(source.x, source.w_q, source.w_k, source.w_v, tokens=source.tokens)
+        weights = (source.w_q, source.w_k, source.w_v)
+        return project(source.x, *weights, tokens=source.tokens, limits=limits)
     assert_never(source)
 
 
@@ -85,10 +93,10 @@ def attention_fields(
 GivenHeads = wire.ExampleSource | wire.VectorsHeadsSource | wire.ProjectionsHeadsSource
 
 
-def heads_lab(asked: wire.HeadsLabRequest, source: GivenHeads) -> Fields:
+def heads_lab(asked: wire.HeadsLabRequest, source: GivenHeads, limits: LabLimits) -> Fields:
     """Several heads on given vectors."""
     with refusals("/source"):
-        heads, output, position = _heads(source)
+        heads, output, position = _heads(source, limits)
     with refusals():
         lab = together(
             heads,
@@ -96,11 +104,12 @@ def heads_lab(asked: wire.HeadsLabRequest, source: GivenHeads) -> Fields:
             output=output,
             scaled=asked.scaled,
             causal=bool(asked.causal),
+            limits=limits,
         )
     return heads_fields(lab, _report(source), asked)
 
 
-def _heads(source: GivenHeads) -> tuple[list[Vectors], Output | None, int]:
+def _heads(source: GivenHeads, limits: LabLimits) -> tuple[list[Vectors], Output | None, int]:
     """The heads, how they are mixed, and the token to look from where none is asked for."""
     if source.kind == "example":
         words = example(source.name)
@@ -108,7 +117,9 @@ def _heads(source: GivenHeads) -> tuple[list[Vectors], Output | None, int]:
         output = given_output(words.w_o, words.b_o, rows=len(words.w_o))
         return heads, output, words.position
     if source.kind == "vectors":
-        heads = [given_vectors(h.q, h.k, h.v, tokens=source.tokens) for h in source.heads]
+        heads = [
+            given_vectors(h.q, h.k, h.v, tokens=source.tokens, limits=limits) for h in source.heads
+        ]
     elif source.kind == "projections":
         heads = [project(source.x, h.w_q, h.w_k, h.w_v, tokens=source.tokens) for h in source.heads]
     else:
@@ -116,7 +127,7 @@ def _heads(source: GivenHeads) -> tuple[list[Vectors], Output | None, int]:
     width = sum(head.v.shape[1] for head in heads)
     if source.w_o is None:
         return heads, None, -1
-    return heads, given_output(source.w_o, source.b_o, rows=width), -1
+    return heads, given_output(source.w_o, source.b_o, rows=width, limits=limits), -1
 
 
 def heads_fields(
@@ -149,7 +160,7 @@ def _report(source: GivenAttention | GivenHeads) -> Fields:
     return {"kind": source.kind, "name": name, "layer": None, "head": None}
 
 
-def scaling_lab(asked: wire.ScalingLabRequest) -> Fields:
+def scaling_lab(asked: wire.ScalingLabRequest, limits: LabLimits) -> Fields:
     """Why ÷√d."""
     with refusals():
         lab = scaling(
@@ -157,11 +168,12 @@ def scaling_lab(asked: wire.ScalingLabRequest) -> Fields:
             samples=asked.samples,
             keys=asked.keys,
             seed=asked.seed,
+            limits=limits,
         )
     return _printed(lab, asked.decimals)
 
 
-def rotate_lab(asked: RotateRequest) -> Fields:
+def rotate_lab(asked: RotateRequest, limits: LabLimits) -> Fields:
     """Two given vectors, turned."""
     q = list(ROTATION_Q) if asked.q is None else asked.q
     k = list(ROTATION_K) if asked.k is None else asked.k
@@ -176,6 +188,7 @@ def rotate_lab(asked: RotateRequest) -> Fields:
             frequencies_of(len(q), degrees_per_position=degrees, base=base),
             pairing=asked.pairing or "interleaved",
             shift=asked.shift,
+            limits=limits,
         )
     fields = {**NO_MODEL, "degrees_per_position": degrees, "base": base, **vars(lab), "pair": None}
     return _printed(fields, asked.decimals)
@@ -188,7 +201,7 @@ def places_of(asked: RotateRequest, default: Sequence[tuple[int, int]]) -> list[
     return [(place.m, place.n) for place in asked.positions]
 
 
-def frequencies_lab(asked: FrequenciesRequest) -> Fields:
+def frequencies_lab(asked: FrequenciesRequest, limits: LabLimits) -> Fields:
     """Ladders side by side, unrounded."""
     scalings = SIDE_BY_SIDE
     if asked.scalings is not None:
@@ -198,7 +211,12 @@ def frequencies_lab(asked: FrequenciesRequest) -> Fields:
         )
     with refusals():
         lab = side_by_side(
-            asked.d_head, asked.base, asked.context, scalings, distances=asked.distances
+            asked.d_head,
+            asked.base,
+            asked.context,
+            scalings,
+            distances=asked.distances,
+            limits=limits,
         )
     return _printed({**vars(lab), "ladders": [ladder_fields(each) for each in lab.ladders]}, None)
 

@@ -54,6 +54,10 @@ class Settings(BaseSettings):
     max_in_flight_bytes: Annotated[int, Field(ge=1)] = Field(
         512 * MIB, description="of all answers being computed and sent"
     )
+    lab_dimensions: Annotated[int, Field(ge=1)] = Field(
+        1024, description="of a vector that a lab is given"
+    )
+    lab_tokens: Annotated[int, Field(ge=1)] = Field(64, description="of a lab's sequence")
     waiting: Annotated[int, Field(ge=0)] = Field(16, description="requests that may wait to run")
     wait_seconds: Annotated[float, Field(gt=0)] = Field(10.0, description="to wait at most")
     run_seconds: Annotated[float, Field(gt=0)] = Field(30.0, description="one run may take")

@@ -42,6 +42,8 @@ async def model(http: Request) -> ModelAnswer:
             "tokens": token_limit(config, settings),
             "answer_bytes": settings.max_answer_bytes,
             "in_flight_bytes": settings.max_in_flight_bytes,
+            "lab_dimensions": settings.lab_dimensions,
+            "lab_tokens": settings.lab_tokens,
             "waiting": settings.waiting,
             "wait_seconds": settings.wait_seconds,
             "run_seconds": settings.run_seconds,

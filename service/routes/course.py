@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from fastapi import APIRouter, Request
 
-from service.course import COURSE, Item
+from model.labs.fresh import MOST_WEIGHTS, block_weights
+from service.course import COURSE, Item, Need
 from service.inspector import Inspector, inspector_of
-from service.labs_on_model import lacks
 from service.routes.responses import PROBLEMS_OF_A_GET
 from service.schemas.course import CourseAnswer, CourseItem, Observation
 from service.schemas.labs import SentenceWire
@@ -29,7 +31,7 @@ async def course(http: Request) -> CourseAnswer:
 
 
 def _item(item: Item, inspector: Inspector) -> CourseItem:
-    missing = lacks(inspector, item.needs)
+    missing = _lacks(inspector, item.needs)
     return CourseItem(
         id=item.id,
         kind=item.kind,
@@ -49,3 +51,25 @@ def _item(item: Item, inspector: Inspector) -> CourseItem:
         available=missing is None,
         missing=missing,
     )
+
+
+def _lacks(inspector: Inspector, needs: Sequence[Need]) -> str | None:
+    """What the loaded model has not got of what an item of the course needs; None if all."""
+    config = inspector.opened.model.config
+    has: dict[Need, tuple[Callable[[], bool], str]] = {
+        "tokenizer": (
+            lambda: inspector.opened.tokenizer is not None,
+            "this model has no tokenizer",
+        ),
+        "rope": (
+            lambda: config.positions == "rope",
+            f"this model's positions are {config.positions}, not rotary",
+        ),
+        "positions": (lambda: config.positions != "none", "this model has no positions"),
+        "layernorm": (lambda: config.norm == "layernorm", f"this model's norm is {config.norm}"),
+        "few_weights": (
+            lambda: block_weights(config) <= MOST_WEIGHTS,
+            f"its blocks have more than {MOST_WEIGHTS} weights to draw anew",
+        ),
+    }
+    return next((why for there, why in (has[need] for need in needs) if not there()), None)

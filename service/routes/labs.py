@@ -9,9 +9,9 @@ from typing import Annotated
 from fastapi import APIRouter, Body, FastAPI, Request
 from starlette.responses import Response
 
-from service import labs, labs_on_model
+from service import labs, labs_on_layers, labs_on_model
 from service.inspector import inspector_of
-from service.labs_on_model import Diagnoses
+from service.labs_on_layers import Diagnoses
 from service.routes.lab_response import lab_response
 from service.routes.responses import PROBLEMS_OF_A_POST, PROBLEMS_OF_A_RUN
 from service.schemas.labs import (
@@ -80,7 +80,9 @@ async def attention(
         fields = await labs_on_model.attention_on_model(http, asked, asked.source)
     else:
         inspector = inspector_of(http)
-        fields = await inspector.off_loop(labs.attention_lab, asked, asked.source)
+        fields = await inspector.off_loop(
+            labs.attention_lab, asked, asked.source, labs.limits_of(inspector.settings)
+        )
     return await lab_response(http, fields)
 
 
@@ -109,7 +111,9 @@ async def heads(
         fields = await labs_on_model.heads_on_model(http, asked, asked.source)
     else:
         inspector = inspector_of(http)
-        fields = await inspector.off_loop(labs.heads_lab, asked, asked.source)
+        fields = await inspector.off_loop(
+            labs.heads_lab, asked, asked.source, labs.limits_of(inspector.settings)
+        )
     return await lab_response(http, fields)
 
 
@@ -134,7 +138,9 @@ async def scaling(
 ) -> Response:
     """The same seed gives the same numbers; each head size has its own stream of them."""
     inspector = inspector_of(http)
-    return await lab_response(http, await inspector.off_loop(labs.scaling_lab, asked))
+    return await lab_response(
+        http, await inspector.off_loop(labs.scaling_lab, asked, labs.limits_of(inspector.settings))
+    )
 
 
 @router.post(
@@ -157,7 +163,7 @@ async def block(
     ],
 ) -> Response:
     """Every vector comes with its mean, variance and length, before the norm and after."""
-    return await lab_response(http, await labs_on_model.block_lab(http, asked))
+    return await lab_response(http, await labs_on_layers.block_lab(http, asked))
 
 
 @router.post(
@@ -180,7 +186,7 @@ async def order(
     ],
 ) -> Response:
     """Without positions and mask both inputs give the same set of outputs."""
-    return await lab_response(http, await labs_on_model.order_lab(http, asked))
+    return await lab_response(http, await labs_on_layers.order_lab(http, asked))
 
 
 @router.post(
@@ -204,4 +210,4 @@ async def diagnostics(
 ) -> Response:
     """Takes seconds the first time: freshly drawn weights learn the text with the residual and
     without. A symptom that was not measured says so."""
-    return await lab_response(http, await labs_on_model.diagnostics_lab(http, asked))
+    return await lab_response(http, await labs_on_layers.diagnostics_lab(http, asked))

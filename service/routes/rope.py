@@ -58,7 +58,9 @@ async def rotate(
         fields = await labs_on_model.rotate_on_model(http, asked, asked.model)
     else:
         inspector = inspector_of(http)
-        fields = await inspector.off_loop(labs.rotate_lab, asked)
+        fields = await inspector.off_loop(
+            labs.rotate_lab, asked, labs.limits_of(inspector.settings)
+        )
     return await lab_response(http, fields)
 
 
@@ -92,7 +94,10 @@ async def frequencies(
 ) -> Response:
     """Numbers are as float64 has them: the slowest pairs are far below any fixed decimals."""
     inspector = inspector_of(http)
-    return await lab_response(http, await inspector.off_loop(labs.frequencies_lab, asked))
+    return await lab_response(
+        http,
+        await inspector.off_loop(labs.frequencies_lab, asked, labs.limits_of(inspector.settings)),
+    )
 
 
 @router.get(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -270,3 +270,13 @@ def test_lab_refuses_unknown_fields_and_kinds(course: TestClient) -> None:
     assert answer.status_code == 422
     both = {"source": {"kind": "model", "text": "a", "token_ids": [1]}}
     assert course.post("/v1/labs/attention", json=both).status_code == 422
+
+
+def test_lab_limits_are_settings(serve: Callable[..., TestClient]) -> None:
+    client = serve(lab_dimensions=2, lab_tokens=3)
+    limits = client.get("/v1/model").json()["limits"]
+    assert (limits["lab_dimensions"], limits["lab_tokens"]) == (2, 3)
+    wide = {"kind": "vectors", "q": [[1, 2, 3]], "k": [[1, 2, 3]], "v": [[1]]}
+    refused(client, "/v1/labs/attention", {"source": wide}, "/source/q", "allowed are 1 to 2")
+    refused(client, "/v1/labs/block", {"text": TEXT}, "/text", "a lab takes 1 to 3")
+    refused(client, "/v1/rope/frequencies", {"d_head": 4}, "/d_head", "allowed are 2 to 2")
