@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-import orjson
 from fastapi import Request
 from starlette.responses import Response
 
@@ -26,7 +25,13 @@ from service.predictions import token_text
 from service.schemas.reading import Capture, InspectingRequest
 from service.wire import negotiation
 from service.wire.body import ChunkedBody
-from service.wire.tensors import Chunk, json_chunks, safetensors_chunks
+from service.wire.tensors import (
+    Chunk,
+    NamedTensor,
+    json_answer,
+    json_tensors,
+    safetensors_answer,
+)
 
 NO_CHECKS = {"row_sum_error": None, "future_mass": None, "empty_rows": 0, "finite": True}
 
@@ -161,21 +166,20 @@ def _encode(
 ) -> tuple[list[Chunk], float]:
     """The body in pieces, and the milliseconds that writing the numbers took."""
     start = time.perf_counter()
-    pieces: list[Chunk] = []
+    tensors: list[NamedTensor] = []
+    written: list[Chunk] = []
     if inspected is not None:
         _say_what_was_found(head, inspected, asked, tokenizer)
-        if media_type == negotiation.JSON:
-            for tensor in inspected.tensors:
-                pieces.append((b"," if pieces else b"") + orjson.dumps(tensor.name) + b":")
-                pieces.extend(json_chunks(tensor, asked.format))
+        tensors = inspected.tensors
+    if media_type == negotiation.JSON:
+        written = json_tensors(tensors, asked.format)
     encode_ms = (time.perf_counter() - start) * 1e3
     head["timing_ms"] = {
         name: round(value, 3) for name, value in {**timing, "encode": encode_ms}.items()
     }
-    if inspected is not None and media_type == negotiation.SAFETENSORS:
-        head["tensors"] = {tensor.name: tensor.head() for tensor in inspected.tensors}
-        return safetensors_chunks(inspected.tensors, orjson.dumps(head)), encode_ms
-    return [orjson.dumps(head)[:-1] + b',"tensors":{', *pieces, b"}}"], encode_ms
+    if media_type == negotiation.JSON:
+        return json_answer(head, written), encode_ms
+    return safetensors_answer(head, tensors), encode_ms
 
 
 def _say_what_was_found(
@@ -186,7 +190,7 @@ def _say_what_was_found(
 ) -> None:
     head["input"]["edits"] = [
         {
-            "edit": edit.model_dump(exclude_none=True),
+            **edit.model_dump(exclude_none=True),
             "values_touched": done.values_touched,
             "change_norm": done.change_norm,
         }

@@ -37,7 +37,14 @@ from service.schemas.reading import Format
 from service.wire import negotiation
 from service.wire.body import ChunkedBody
 from service.wire.parameters import comparison_fields, preset_fields
-from service.wire.tensors import Chunk, NamedTensor, json_chunks, json_size, safetensors_chunks
+from service.wire.tensors import (
+    Chunk,
+    NamedTensor,
+    json_answer,
+    json_size,
+    json_tensors,
+    safetensors_answer,
+)
 
 router = APIRouter(tags=["parameters"])
 _INVALID: Responses = {422: PROBLEMS_OF_A_POST[422]}
@@ -105,7 +112,7 @@ async def model_tensor(
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(inspector.admission.answer_bytes(held))
         (fields, tensors), _ = await inspector.on_device(lambda _: look.take(model))
-        head = orjson.dumps({"model": identity(inspector), **fields})
+        head = {"model": identity(inspector), **fields}
         chunks = await inspector.off_loop(_with_tensors, head, tensors, form, media_type)
         response = _body(http, chunks, media_type)
         response.when_sent(stack.pop_all())
@@ -113,14 +120,11 @@ async def model_tensor(
 
 
 def _with_tensors(
-    head: bytes, tensors: list[NamedTensor], form: Format, media_type: str
+    head: dict[str, Any], tensors: list[NamedTensor], form: Format, media_type: str
 ) -> list[Chunk]:
     if media_type == negotiation.SAFETENSORS:
-        return safetensors_chunks(tensors, head)
-    chunks: list[Chunk] = [head[:-1], b',"tensors":{']
-    for tensor in tensors:
-        chunks += [orjson.dumps(tensor.name), b":", *json_chunks(tensor, form)]
-    return [*chunks, b"}}"]
+        return safetensors_answer(head, tensors)
+    return json_answer(head, json_tensors(tensors, form))
 
 
 @router.get(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import TypeAliasType
 
 from service.schemas.base import Selection, Wire
@@ -205,9 +205,12 @@ class ModelIdentity(Wire):
 
 
 class EditReport(Wire):
-    """The edit as asked, and what it did."""
+    """The edit as asked, its own fields and all, and what it did."""
 
-    edit: Edit
+    model_config = ConfigDict(extra="allow")
+
+    op: Literal["zero", "block", "scale", "add", "set", "mean", "patch"]
+    site: str
     values_touched: int
     change_norm: float = Field(description="root of the summed squares of the change, −∞ left out")
 

@@ -6,7 +6,7 @@ Knows nothing of where the numbers come from, nor of HTTP.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -123,11 +123,26 @@ def sparse_rows(tensor: NamedTensor, form: Format) -> dict[str, Any]:
     }
 
 
-def safetensors_chunks(tensors: list[NamedTensor], answer: bytes) -> list[Chunk]:
-    """The safetensors format: `answer` (JSON) is the metadata's one key, the tensors follow,
-    widest dtype first. The numbers are handed on, not copied."""
+def json_tensors(tensors: Sequence[NamedTensor], form: Format) -> list[Chunk]:
+    """The tensors by name, as the text of one JSON object, in pieces."""
+    pieces: list[Chunk] = [b"{"]
+    for number, tensor in enumerate(tensors):
+        pieces.append((b"," if number else b"") + orjson.dumps(tensor.name) + b":")
+        pieces.extend(json_chunks(tensor, form))
+    return [*pieces, b"}"]
+
+
+def json_answer(answer: dict[str, Any], tensors: list[Chunk]) -> list[Chunk]:
+    """An answer with its tensors, already written by json_tensors, under the key `tensors`."""
+    return [_open(answer, "tensors"), *tensors, b"}"]
+
+
+def safetensors_answer(answer: dict[str, Any], tensors: Sequence[NamedTensor]) -> list[Chunk]:
+    """The safetensors format: the tensors, widest dtype first, handed on and not copied. The
+    answer, as JSON with the tensors' descriptions, is the metadata's one key."""
+    described = {**answer, "tensors": {tensor.name: tensor.head() for tensor in tensors}}
     ordered = sorted(tensors, key=lambda tensor: -tensor.values.dtype.itemsize)
-    header: dict[str, Any] = {"__metadata__": {"answer": answer.decode()}}
+    header: dict[str, Any] = {"__metadata__": {"answer": orjson.dumps(described).decode()}}
     offset = 0
     bodies: list[Chunk] = []
     for tensor in ordered:

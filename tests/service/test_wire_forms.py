@@ -20,7 +20,7 @@ from service.wire.tensors import (
     NamedTensor,
     NotFiniteError,
     json_chunks,
-    safetensors_chunks,
+    safetensors_answer,
     sparse_rows,
 )
 from tests.answers import array, ask, exact, refused, safetensors, single, strict_json
@@ -139,14 +139,16 @@ def test_safetensors_library_reads_ours_widest_first_with_the_answer_inside() ->
         NamedTensor("half", "embed", ("position",), {}, half),
         NamedTensor("wide", "embed", ("position", "d_model"), {}, wide),
     ]
-    body = b"".join(bytes(chunk) for chunk in safetensors_chunks(tensors, '{"猫":1}'.encode()))
+    body = b"".join(bytes(chunk) for chunk in safetensors_answer({"猫": 1}, tensors))
     found = load(body)
     assert np.array_equal(found["half"], half) and found["half"].dtype == np.float16
     assert np.array_equal(found["wide"], wide)
     size = int.from_bytes(body[:8], "little")
     assert (8 + size) % 8 == 0
     header = json.loads(body[8 : 8 + size])
-    assert json.loads(header["__metadata__"]["answer"]) == {"猫": 1}
+    answer = json.loads(header["__metadata__"]["answer"])
+    assert answer["猫"] == 1
+    assert answer["tensors"]["half"]["axes"] == ["position"]
     assert header["wide"]["data_offsets"] == [0, 16]
     assert header["half"]["data_offsets"] == [16, 22]
 
