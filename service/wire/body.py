@@ -15,7 +15,7 @@ from service.wire.negotiation import Coding
 from service.wire.tensors import Chunk
 
 COMPRESS_FROM = 64 * 1024
-_PIECE = 1 << 20
+_PIECE = 1 << 18  # more than a socket takes at once is copied again by the transport
 
 
 class ChunkedBody(Response):
