@@ -18,6 +18,7 @@ from tests.answers import EXACT, ask, captured, refused, safetensors, single
 
 PATH = "/v1/inspect"
 TEXT = "The cat chased the mouse."
+EDIT_REPORT = ("values_touched", "change_norm")
 
 
 def test_every_site_in_one_answer_is_what_the_model_gives(
