@@ -47,11 +47,8 @@ class Frame:
         dtype: torch.dtype,
     ) -> Frame:
         """Raises WiringError for rotary fields on a model that does not rotate."""
+        require_fitting(config, wiring)
         rope = wiring.rope
-        if rope.changes and config.positions != "rope":
-            raise WiringError(
-                f"wiring.rope was given, but this model's positions are {config.positions!r}"
-            )
         positions = torch.arange(n_tokens) + rope.offset
         cos = sin = None
         if config.positions == "rope" and wiring.positions == "model":
@@ -85,6 +82,14 @@ class Frame:
         if self.cos is None or self.sin is None:
             return x
         return rotate(x, self.cos, self.sin, self.pairing)
+
+
+def require_fitting(config: GPTConfig, wiring: Wiring) -> None:
+    """Raises WiringError for rotary fields on a model that does not rotate."""
+    if wiring.rope.changes and config.positions != "rope":
+        raise WiringError(
+            f"wiring.rope was given, but this model's positions are {config.positions!r}"
+        )
 
 
 def _hidden(

@@ -15,6 +15,7 @@ from model.capture import Capture, resolve_indices
 from model.checkpoints.open import OpenedModel
 from model.config import GPTConfig, RopeScaling
 from model.edit import Edit, EditError
+from model.frame import require_fitting
 from model.reading import require_reached
 from model.selection import Asked, SelectionError, Span
 from model.sites import SITES, Axis, Site, SiteError, resolve
@@ -112,12 +113,14 @@ def make_plan(
         _resolve_edit(number, edit, request, opened, settings, n_tokens)
         for number, edit in enumerate(request.edits)
     ]
+    wiring = _wiring(request.wiring)
+    require_fitting(config, wiring)
     plan = Plan(
         request,
         encoded,
         resolved,
         edits,
-        _wiring(request.wiring),
+        wiring,
         hidden,
         torch.float16 if half else torch.float32,
     )

@@ -13,6 +13,8 @@ class Wire(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, ser_json_inf_nan="null")
 
 
+# In JSON true and false are words of their own: "no" and 0 are typos.
+Switch = Annotated[bool, Field(strict=True)]
 Index = Annotated[int, Field(strict=True, ge=-(2**31), lt=2**31)]
 
 

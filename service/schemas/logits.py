@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from service.schemas.base import Selection, Wire
+from service.schemas.base import Selection, Switch, Wire
 from service.schemas.reading import InspectingRequest, ReadingAnswer
 
 
@@ -15,7 +15,7 @@ class LogitsRequest(InspectingRequest):
     top: Annotated[int, Field(strict=True, ge=0, le=1000)] = Field(
         10, description="likeliest tokens to list for each position"
     )
-    full: bool = Field(False, description="give every logit of the positions, as tensor `logits`")
+    full: Switch = Field(False, description="give every logit of the positions, as tensor `logits`")
 
 
 class NextToken(Wire):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from service.schemas.base import Wire
+from service.schemas.base import Switch, Wire
 from service.schemas.reading import ModelIdentity, Token, TokenId
 
 
@@ -49,8 +49,8 @@ class SitesAnswer(Wire):
 
 class TokenizeRequest(Wire):
     text: str = Field(examples=["The cat chased the mouse."])
-    add_bos: bool | None = None
-    parse_special: bool = False
+    add_bos: Switch | None = None
+    parse_special: Switch = False
 
 
 class TokenizeAnswer(Wire):

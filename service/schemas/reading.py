@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import TypeAliasType
 
-from service.schemas.base import Selection, Wire
+from service.schemas.base import Selection, Switch, Wire
 
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 Number = Annotated[float, Field(strict=True)]
@@ -21,7 +21,7 @@ class Format(Wire):
     decimals: Annotated[int, Field(strict=True, ge=0, le=8)] = Field(
         4, description="digits behind the point in nested and sparse JSON"
     )
-    exact: bool = Field(
+    exact: Switch = Field(
         False, description="write the shortest text that gives the float32 back; overrides decimals"
     )
     dtype: Literal["float32", "float16"] = Field(
@@ -65,11 +65,11 @@ class RopeWiringWire(Wire):
 class WiringWire(Wire):
     """This run with the formula changed. The default is the model as it was trained."""
 
-    causal: bool = True
+    causal: Switch = True
     score_scale: Number | None = Field(
         None, description="instead of 1/√d_head; 1 leaves the scale out, null is the model's own"
     )
-    residual: bool = True
+    residual: Switch = True
     positions: Literal["model", "none"] = "model"
     rope: RopeWiringWire = Field(default_factory=RopeWiringWire)
 
@@ -167,10 +167,10 @@ class Input(Wire):
 
     text: str | None = Field(None, examples=["The cat chased the mouse."])
     token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
-    add_bos: bool | None = Field(
+    add_bos: Switch | None = Field(
         None, description="default: what the tokenizer wants for text, false for token_ids"
     )
-    parse_special: bool = Field(
+    parse_special: Switch = Field(
         False, description="true reads a text that spells a special token as that token"
     )
 
@@ -187,11 +187,11 @@ class InspectingRequest(Input):
     tokens: Literal["full", "ids", "none"] = "full"
     wiring: WiringWire = Field(default_factory=WiringWire)
     edits: Annotated[list[Edit], Field(max_length=256)] = Field(default_factory=list)
-    compare: bool = Field(
+    compare: Switch = Field(
         False, description="run the same input without edits and wiring too, and compare the logits"
     )
     checks_level: Literal["basic", "full"] = "basic"
-    dry_run: bool = Field(False, description="only the estimate: nothing is run")
+    dry_run: Switch = Field(False, description="only the estimate: nothing is run")
     format: Format = Field(default_factory=Format)
 
 
