@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.nn.functional import cross_entropy, normalize
 
 from model.config import GPTConfig
 from model.gpt import GPT
 from model.labs.from_model import Stopped
 from model.labs.given import LabError
+from model.parameters import inventory
 from model.reading import RunCancelled
 from model.tap import Tap
 from model.wiring import Wiring
@@ -47,9 +49,7 @@ class FreshRun:
 
 def block_weights(config: GPTConfig) -> int:
     """How many weights all blocks of a config have."""
-    with torch.device("meta"):
-        model = GPT(dataclasses.replace(config, vocab_size=1))
-    return sum(weight.numel() for weight in model.blocks.parameters())
+    return sum(tensor.count for tensor in inventory(config) if tensor.layer is not None)
 
 
 def learn_one_text(
@@ -81,7 +81,7 @@ def learn_one_text(
 
 
 def _learn(model: GPT, ids: Tensor, wiring: Wiring, steps: int, stopped: Stopped) -> FreshRun:
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    optimizer = _Adam(list(model.parameters()))
     watch = _Watch()
     losses = []
     for step in range(steps + 1):
@@ -92,7 +92,7 @@ def _learn(model: GPT, ids: Tensor, wiring: Wiring, steps: int, stopped: Stopped
         loss = cross_entropy(logits[0, :-1], ids[0, 1:])
         losses.append(float(loss.detach()))
         if step < steps:
-            optimizer.zero_grad()
+            model.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             if step == 0:
                 layer_gradients = watch.gradients()
@@ -107,6 +107,26 @@ def _learn(model: GPT, ids: Tensor, wiring: Wiring, steps: int, stopped: Stopped
         first_loss=losses[0],
         last_loss=losses[-1],
     )
+
+
+class _Adam:
+    """Kingma and Ba 2015, algorithm 1. torch's own takes seconds to import its compiler first."""
+
+    def __init__(self, weights: list[Parameter]) -> None:
+        self._moments = [(w, torch.zeros_like(w), torch.zeros_like(w)) for w in weights]
+        self._steps = 0
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self._steps += 1
+        first_part, second_part = 1 - 0.9**self._steps, 1 - 0.999**self._steps
+        for weight, first, second in self._moments:
+            if weight.grad is None:
+                continue
+            first.lerp_(weight.grad, 1 - 0.9)
+            second.lerp_(weight.grad.square(), 1 - 0.999)
+            size = (second / second_part).sqrt_().add_(1e-8)
+            weight.sub_(first / first_part / size, alpha=LEARNING_RATE)
 
 
 class _Watch(Tap):

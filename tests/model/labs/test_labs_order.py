@@ -126,7 +126,30 @@ def test_learn_one_text_same_seed_same_numbers(make_model: Make) -> None:
     )
 
 
+def test_learn_one_text_takes_adams_steps(make_model: Make) -> None:
+    """The loss after five steps against torch's own optimizer on the same draw."""
+    config = make_model("course").config
+    ids = [1, 2, 3, 1, 2]
+    run = learn_one_text(config, ids, Wiring(), device=torch.device("cpu"), steps=5)
+    model = GPT(replace(config, vocab_size=3), seed=0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    compact = torch.tensor([[0, 1, 2, 0, 1]])
+    losses = []
+    for _ in range(6):
+        logits = model(compact)
+        loss = torch.nn.functional.cross_entropy(logits[0, :-1], compact[0, 1:])
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert run.first_loss == pytest.approx(losses[0], rel=1e-6)
+    assert run.last_loss == pytest.approx(losses[5], rel=1e-4)
+    assert losses[5] < losses[0]
+
+
 def test_learn_one_text_refuses_big_blocks() -> None:
+    small = GPTConfig(n_layer=2, d_model=32, n_head=4, vocab_size=9, n_ctx=8)
+    assert block_weights(small) == sum(w.numel() for w in GPT(small).blocks.parameters())
     big = GPTConfig(n_layer=12, d_model=768, n_head=12, vocab_size=50257, n_ctx=1024)
     assert block_weights(big) == 12 * (12 * 768**2 + 13 * 768)
     with pytest.raises(LabError, match="the blocks have 85054464 weights; at most 30000000"):
