@@ -159,7 +159,7 @@ def _windowed(config: GPTConfig, layer: int) -> bool:
 def _gaussian_share(x: Array, activation: str) -> Array:
     """Hendrycks and Gimpel 2016: the normal distribution's Φ(x), or their approximation by tanh."""
     if activation == "gelu_tanh":
-        return (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+        return (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))) / 2
     erf = np.vectorize(math.erf, otypes=[np.float64])
     share: Array = (1 + erf(x / math.sqrt(2))) / 2
     return share

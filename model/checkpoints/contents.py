@@ -48,7 +48,8 @@ class Contents:
     `id` is what to call the model, `source` where it comes from. `tensors()` yields (our name,
     tensor) for every tensor of the model, tied ones once; each may be dropped before the next is
     read. `files` are those whose bytes are the weights. `notes` are sentences that a person should
-    read before trusting the numbers.
+    read before trusting the numbers. `golden` is a file of float64 numbers to hold the model
+    against, where there is one.
     """
 
     id: str
@@ -61,6 +62,7 @@ class Contents:
     sha256: str | None = None
     trained: bool = True
     notes: tuple[str, ...] = ()
+    golden: Path | None = None
 
     @property
     def weights_sha256(self) -> str:

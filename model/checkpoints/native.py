@@ -14,6 +14,7 @@ import tokenizers
 import torch
 from torch import Tensor
 
+from model.checkpoints import golden
 from model.checkpoints.assemble import assemble, skeleton, tensor_shapes
 from model.checkpoints.contents import CheckpointError as CheckpointError
 from model.checkpoints.contents import (
@@ -54,7 +55,7 @@ def save(
         tokenizer,
         dtype=dtype,
         about=about or {},
-        keep=("card.md", "golden.json"),
+        keep=("card.md",),
     )
 
 
@@ -70,7 +71,8 @@ def write(
 ) -> None:
     """The same from tensors that come one at a time, every one of the model's, tied ones once.
 
-    `keep` names files of an older folder that go on into the new one.
+    `keep` names files of an older folder that go on into the new one; its golden.json does where
+    the weights are the same to the bit.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -79,7 +81,7 @@ def write(
         write_safetensors(weights, tensor_shapes(skeleton(config)), tensors, dtype, FORMAT)
         if tokenizer is not None:
             (part / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
-        description = {
+        description: dict[str, Any] = {
             "format": FORMAT,
             "config": config.to_dict(),
             "weights_sha256": hash_files([weights]),
@@ -89,7 +91,8 @@ def write(
         (part / "config.json").write_text(
             json.dumps(description, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
         )
-        for kept in keep:
+        same = golden.is_of(folder / golden.FILE, description["weights_sha256"])
+        for kept in (*keep, golden.FILE) if same else keep:
             if (folder / kept).exists():
                 shutil.copy2(folder / kept, part / kept)
         part.chmod(0o755)
@@ -164,6 +167,7 @@ def describe(folder: Path, id_: str) -> Contents:
         files=[file],
         sha256=sha256,
         trained=bool(about.get("trained", True)),
+        golden=folder / golden.FILE if (folder / golden.FILE).is_file() else None,
     )
 
 

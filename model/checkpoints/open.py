@@ -35,7 +35,8 @@ class OpenedModel:
     `weights_sha256` is the file's; for several files it is the sha256 of their hashes, one hex
     digest a line in the order of the file names; for random weights that of the float32 bytes
     that were drawn, in the order of the parameters. `notes` are sentences that a person should
-    read before trusting the numbers.
+    read before trusting the numbers. `golden` is the checkpoint's file of float64 numbers, if it
+    has one; whether it is of these weights shows when it is read.
     """
 
     model: GPT
@@ -46,6 +47,7 @@ class OpenedModel:
     source: str
     format: str
     notes: tuple[str, ...] = ()
+    golden: Path | None = None
 
 
 def open_model(
@@ -74,6 +76,7 @@ def open_model(
         source=contents.source,
         format=contents.format,
         notes=contents.notes + vocabulary_notes(contents.tokenizer, contents.config),
+        golden=contents.golden,
     )
 
 
