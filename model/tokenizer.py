@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from pathlib import Path
 
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
+from model.placing import Characters, Encoded, Token, spans_of
+from model.spelling import TokenizerError, spelling
+
+__all__ = [
+    "Description",
+    "Encoded",
+    "TextError",
+    "Token",
+    "TokenIdError",
+    "Tokenizer",
+    "TokenizerError",
+    "train_tokenizer",
+]
+
 END_OF_TEXT = "<|endoftext|>"
 # Spellings that mean "a text begins" and "a text ends" in tokenizers that don't say it themselves.
 BOS_SPELLINGS = ("<|begin_of_text|>", "<s>", "<bos>", END_OF_TEXT)
 EOS_SPELLINGS = ("<|end_of_text|>", "</s>", "<eos>", END_OF_TEXT)
-REPLACEMENT = "\ufffd"
-
-
-class TokenizerError(ValueError):
-    """A tokenizer that cannot be used, or a question that this one cannot answer."""
 
 
 class TokenIdError(TokenizerError):
@@ -29,48 +35,6 @@ class TokenIdError(TokenizerError):
 
 class TextError(TokenizerError):
     """A text that no UTF-8 can hold; the message names the character's position, not the text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One token and its place in the text, counted in UTF-8 bytes, characters and UTF-16 units.
-
-    The end of a span is exclusive. `raw` is the vocabulary's spelling (`Ġcat`), `text` this token
-    decoded alone, `display` the characters that begin in it, whole even where later tokens hold
-    the rest of their bytes; a special token displays its spelling and has no offsets.
-    `continuation`: it begins inside a character. Such a token has the exact bytes, the character
-    and UTF-16 span of all characters that it touches, and the `group` of those that share them.
-    """
-
-    index: int
-    id: int
-    raw: str
-    text: str
-    display: str
-    bytes_hex: str
-    byte_start: int | None
-    byte_end: int | None
-    char_start: int | None
-    char_end: int | None
-    utf16_start: int | None
-    utf16_end: int | None
-    group: int
-    continuation: bool
-    special: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """One input as the model reads it. `data` holds the bytes that `text` is decoded from.
-
-    Where `bos_added`, `ids[0]` stands before the text and is no part of it.
-    """
-
-    text: str
-    ids: list[int]
-    bos_added: bool
-    data: bytes
-    encoding: tokenizers.Encoding | None  # none for an input given as ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +79,7 @@ class Tokenizer:
         self._special = {i for i, token in added.items() if token.special}
         self._raw = {i: raw for raw, i in inner.get_vocab(with_added_tokens=True).items()}
         self.vocab_size = max(self._raw, default=-1) + 1
-        self.kind, self._spelled_bytes, self._drops_space = _spelling(inner)
+        self.kind, self._spelled_bytes, self._drops_space = spelling(inner)
 
         first = _leading_special(inner)
         by_spelling = {self._added[i]: i for i in sorted(self._special)}
@@ -206,10 +170,10 @@ class Tokenizer:
         it took out belongs to no token, and `bytes_hex` is what it wrote.
         """
         pieces = [self._bytes_at(index, i) for index, i in enumerate(encoded.ids)]
-        at = _Characters(encoded.text, encoded.data)
+        at = Characters(encoded.text, encoded.data)
         tokens: list[Token] = []
         group, touched = -1, 0  # characters before `touched` have begun in earlier tokens
-        for i, piece, span in zip(encoded.ids, pieces, _spans(encoded, pieces, at), strict=True):
+        for i, piece, span in zip(encoded.ids, pieces, spans_of(encoded, pieces, at), strict=True):
             special = i in self._special
             first, stop = (touched, touched) if special else at.touched_by(*span)
             continuation = not special and first < touched
@@ -265,123 +229,6 @@ class Tokenizer:
                 f"token id {token_id}{where} is not in the vocabulary, 0 to {self.vocab_size - 1}"
             )
         return self._spelled_bytes(self._raw[token_id])
-
-
-class _Characters:
-    """Where each character of a text begins, in bytes and UTF-16 units, and where the last ends."""
-
-    def __init__(self, text: str, data: bytes) -> None:
-        sizes = [1 + (c > "\x7f") + (c > "\u07ff") + (c > "\uffff") for c in text]
-        self.utf16 = [0, *accumulate(1 + (size == 4) for size in sizes)]
-        self._utf8 = [0, *accumulate(sizes)]
-        self.data = self._utf8  # the same, unless something was replaced
-        self._replaced: set[int] = set()
-        if len(data) == self._utf8[-1] and data == text.encode("utf-8"):
-            return
-        self.data = [0]
-        for index, (character, size) in enumerate(zip(text, sizes, strict=True)):
-            begin = self.data[-1]
-            if character == REPLACEMENT and (bad := _invalid_length(data[begin : begin + 4])):
-                self._replaced.add(index)
-                size = bad
-            self.data.append(begin + size)
-
-    def touched_by(self, start: int, end: int) -> tuple[int, int]:
-        """The first character that holds a byte of data[start:end], and the one after the last."""
-        first = bisect_right(self.data, start) - 1
-        return first, max(first, bisect_left(self.data, end))
-
-    def utf8_start(self, start: int, first: int) -> int:
-        """A data offset inside character `first` as an offset in the text's UTF-8."""
-        return self._utf8[first] + (0 if first in self._replaced else start - self.data[first])
-
-    def utf8_end(self, end: int, stop: int) -> int:
-        """The same for the end of a span that reaches into character `stop - 1`."""
-        return self._utf8[stop] - (0 if stop - 1 in self._replaced else self.data[stop] - end)
-
-
-def _invalid_length(head: bytes) -> int:
-    """How many bytes at the start of `head` one U+FFFD replaces; 0 where a character begins."""
-    try:
-        head.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return error.end if error.start == 0 else 0
-    return 0
-
-
-def _spans(encoded: Encoded, pieces: list[bytes], at: _Characters) -> list[tuple[int, int]]:
-    """The bytes of `encoded.data` that each token stands for.
-
-    Where the tokens' bytes make up the data they are running sums, else (a tokenizer that
-    normalizes) they come from the library's offsets, which count characters.
-    """
-    inside = [b"", *pieces[1:]] if encoded.bos_added else pieces
-    joined = b"".join(inside)
-    extra = len(joined) - len(encoded.data)  # 1 where a tokenizer puts a space before the text
-    if extra in (0, 1) and joined == b" " * extra + encoded.data:
-        ends = accumulate(map(len, inside), initial=0)
-        return list(pairwise(max(end - extra, 0) for end in ends))
-    assert encoded.encoding is not None, "the bytes of ids are the data"
-    spans = [(at.data[start], at.data[stop]) for start, stop in encoded.encoding.offsets]
-    return [(0, 0), *spans] if encoded.bos_added else spans
-
-
-def _byte_of_character() -> dict[str, int]:
-    """GPT-2's alphabet: a printable character for each byte (`bytes_to_unicode` in its code)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {
-        chr(256 + n): byte for n, byte in enumerate(others)
-    }
-
-
-BYTE_OF_CHARACTER = _byte_of_character()
-
-
-def _byte_level(raw: str) -> bytes:
-    # A name put into the vocabulary by hand may leave that alphabet; then it is what it says.
-    if all(character in BYTE_OF_CHARACTER for character in raw):
-        return bytes(BYTE_OF_CHARACTER[character] for character in raw)
-    return raw.encode("utf-8")
-
-
-def _metaspace(raw: str) -> bytes:
-    if byte := re.fullmatch("<0x([0-9A-F]{2})>", raw):
-        return bytes.fromhex(byte[1])
-    return raw.replace("\u2581", " ").encode("utf-8")
-
-
-def _literal(raw: str) -> bytes:
-    return raw.encode("utf-8")
-
-
-# A word that BERT's normalization parts from the one before by a space: Han characters need none.
-_WORD = re.compile(r"[^\W\u2e80-\u2fdf\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-
-
-def _wordpiece(raw: str) -> bytes:
-    if raw.startswith("##"):
-        return raw[2:].encode("utf-8")
-    return (" " * bool(_WORD.match(raw)) + raw).encode("utf-8")
-
-
-def _spelling(inner: tokenizers.Tokenizer) -> tuple[str, Callable[[str], bytes], bool]:
-    """How the vocabulary spells bytes: the kind, the rule, whether decoding drops a first space."""
-    parts = (inner.pre_tokenizer, inner.decoder)
-    state = b"".join(part.__getstate__() for part in parts if part is not None).decode("utf-8")
-    if '"ByteLevel"' in state:
-        return "byte-level", _byte_level, False
-    if "\u2581" in state:
-        drops = '"Strip"' in state or ('"Metaspace"' in state and '"never"' not in state)
-        return "metaspace", _metaspace, drops
-    if '"WordPiece"' in state:
-        return "wordpiece", _wordpiece, True
-    if state.endswith('{"type":"Fuse"}'):
-        return "literal", _literal, False
-    raise TokenizerError(
-        f"a tokenizer decoded by {type(inner.decoder).__name__} is not supported: "
-        "byte-level, Metaspace, WordPiece and literal (Fuse) ones are"
-    )
 
 
 def _leading_special(inner: tokenizers.Tokenizer) -> int | None:
