@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
@@ -155,8 +156,6 @@ _JSON = st.recursive(
 def test_any_json_at_all_is_answered_under_500(
     path: str, body: Any, text: bool, client: TestClient
 ) -> None:
-    import json
-
     if text and isinstance(body, dict):
         body = {"text": "a", **body}
     answer = client.post(
@@ -191,8 +190,6 @@ CANARIES = [
 def test_prompt_is_in_no_error_and_no_log(
     path: str, body: dict[str, Any], client: TestClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    import json
-
     caplog.set_level(logging.DEBUG)
     captures = {"captures": [{"site": "attn.pattern"}]} if path == "/v1/inspect" else {}
     answer = client.post(
@@ -202,4 +199,13 @@ def test_prompt_is_in_no_error_and_no_log(
     )
     assert 400 <= answer.status_code < 500, answer.text
     assert CANARY not in answer.text
+    assert CANARY not in caplog.text
+
+
+def test_prompt_of_an_answered_request_is_in_no_log_of_ours(
+    client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    answer = client.post("/v1/logits", json={"text": CANARY})
+    assert answer.status_code == 200 and CANARY in answer.text
     assert CANARY not in caplog.text
