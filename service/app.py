@@ -16,11 +16,24 @@ from model.checkpoints.open import OpenedModel, open_model
 from service import __version__, errors
 from service.inspector import Inspector
 from service.middleware import ConditionalGet, Guard, RequestId
-from service.routes import about, cell, course, health, inspecting, labs, parameters, rope, text
+from service.parity import KeptParity
+from service.routes import (
+    about,
+    cell,
+    course,
+    health,
+    inspecting,
+    labs,
+    parameters,
+    parity,
+    rope,
+    text,
+)
 from service.settings import Settings
 
 LOCAL_ORIGIN = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 EXPOSED = ["X-Request-Id", "Server-Timing", "Content-Length", "Retry-After", "ETag"]
+ROUTES = (health, about, text, inspecting, cell, parameters, parity, labs, rope, course)
 log = logging.getLogger("fluoroscope")
 
 
@@ -55,6 +68,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.inspector = None
+        app.state.parity = KeptParity()
         if on_failure is None:
             await load(app)
         else:
@@ -71,7 +85,7 @@ def create_app(
         redoc_url=None,
     )
     errors.install(app)
-    for module in (health, about, text, inspecting, cell, parameters, labs, rope, course):
+    for module in ROUTES:
         app.include_router(module.router)
     # The last one added stands outermost.
     app.add_middleware(ConditionalGet)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from service import __version__
+from service.cli_convert import convert
 from service.cli_parameters import parameters
 
 app = typer.Typer(
@@ -20,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(parameters)
+app.command()(convert)
 stderr = Console(stderr=True, highlight=False)
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps; auto takes the fastest there.")]
@@ -131,11 +134,15 @@ def check_model(
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """The course's smoke test: a small batch through the model once. Exits 1 where it fails."""
+    """The course's smoke test, a small batch through the model once, and parity: its numbers
+    against float64 ones. Exits 1 where either fails."""
+    from model.parity import parity
     from model.smoke import smoke_test
 
     opened = _open(model, device)
     report = smoke_test(opened.model)
+    against = parity(opened)
+    passed = report.passed and against.passed is not False
     facts: dict[str, Any] = {
         "model": opened.id,
         "trained": opened.trained,
@@ -146,11 +153,21 @@ def check_model(
         "future_mass": report.future_mass,
         "row_sum_error": report.row_sum_error,
         "finite": report.finite,
-        "seconds": round(report.seconds, 3),
-        "passed": report.passed,
+        "parity_against": against.against,
+        "parity_error": against.deviations.worst,
+        "parity_gate": against.gate,
+        "parity_control": against.control,
+        "parity_control_error": against.control_deviations.worst,
+        "parity_passed": against.passed,
+        "seconds": round(report.seconds + against.seconds, 3),
+        "passed": passed,
     }
     if as_json:
-        typer.echo(json.dumps(facts, ensure_ascii=False))
+        plain = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in facts.items()
+        }
+        typer.echo(json.dumps(plain, ensure_ascii=False))
     else:
         for name, value in facts.items():
             typer.echo(
@@ -158,7 +175,7 @@ def check_model(
                 if name == "parameters"
                 else f"{name.replace('_', ' '):30} {value}"
             )
-    if not report.passed:
+    if not passed:
         raise typer.Exit(1)
 
 
