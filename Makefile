@@ -45,6 +45,15 @@ format: $(VENV)/.test  ## put the code into its form
 smoke: $(VENV)/.run  ## start a server on a free port and run clients/curl/smoke.sh against it
 	$(BIN)/python -m tests.smoke
 
+# The peers would not fit beside the server's own packages: an environment of their own.
+.venv-bench/.bench: requirements.lock requirements-test.lock benchmarks/requirements.txt
+	test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip --disable-pip-version-check install -q $(patsubst %,-r %,$^)
+	@touch $@
+
+bench: .venv-bench/.bench  ## all benchmarks, or ROWS=encoder,load,…; writes benchmarks/README.md
+	.venv-bench/bin/python -m benchmarks --rows "$(ROWS)"
+
 clean:  ## remove the environment, caches and builds
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info clients/python/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

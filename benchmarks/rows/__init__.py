@@ -1,0 +1,1 @@
+"""The rows of the table: each measures one question and says what was compared."""
