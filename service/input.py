@@ -40,13 +40,14 @@ def encode_input(
         encoded = tokenizer.read(text, add_bos=add_bos, parse_special=parse_special)
     else:
         assert token_ids is not None
+        known = max(config.vocab_size, 0 if tokenizer is None else tokenizer.vocab_size)
         for index, token_id in enumerate(token_ids):
-            if token_id >= config.vocab_size:
+            if token_id >= known:
                 raise Problem(
                     "invalid-text",
                     f"token id {token_id} at index {index} is not in the vocabulary, "
-                    f"0 to {config.vocab_size - 1}",
-                    limit=config.vocab_size - 1,
+                    f"0 to {known - 1}",
+                    limit=known - 1,
                     actual=token_id,
                 )
         if tokenizer is not None:
@@ -61,7 +62,8 @@ def encode_input(
 
 
 def require_runnable(encoded: Encoded, opened: OpenedModel, settings: Settings) -> None:
-    """Raises the 422 for no tokens, or more than the model's context or the server's limit."""
+    """Raises the 422 for no tokens, for more than the model's context or the server's limit, and
+    for a token that the tokenizer has and the embedding has not."""
     n_tokens, limit = len(encoded.ids), token_limit(opened.model.config, settings)
     if n_tokens > limit:
         raise Problem(
@@ -73,6 +75,16 @@ def require_runnable(encoded: Encoded, opened: OpenedModel, settings: Settings) 
     if n_tokens == 0:
         raise Problem(
             "no-tokens", "the input has 0 tokens; at least 1 is needed", limit=1, actual=0
+        )
+    rows = opened.model.config.vocab_size
+    largest = max(encoded.ids)
+    if largest >= rows:
+        raise Problem(
+            "invalid-text",
+            f"the token at index {encoded.ids.index(largest)} has the id {largest}; this model's "
+            f"embedding has rows for 0 to {rows - 1} alone",
+            limit=rows - 1,
+            actual=largest,
         )
 
 

@@ -20,7 +20,9 @@ from model.checkpoints.settings import Settings, read_config, read_json
 from model.checkpoints.tokenizer_files import tokenizer_in
 from model.checkpoints.torch_files import read_torch
 
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+HUB_NAME = re.compile(
+    r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w.-]+(/[\w.-]+)*))?"
+)
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 WANTED_FILES = ["*.json", "model*.safetensors", "merges.txt", "vocab.txt", "*.model"]
 

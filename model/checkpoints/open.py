@@ -60,9 +60,10 @@ def open_model(
 ) -> OpenedModel:
     """Open a model onto the device in the dtype.
 
-    `name` is `demo`, `preset:NAME`, a folder (native or Hugging Face), or `org/name` on the hub
-    where no such path exists; `revision` is the hub's. `progress` is told the weights placed so
-    far and all there are. Raises CheckpointError, and nothing is left half loaded.
+    `name` is `demo`, `preset:NAME`, a folder (native or Hugging Face), a file, or `org/name` on
+    the hub where no such path exists; the hub's revision stands in `revision`, or in the name as
+    `org/name@revision`. `progress` is told the weights placed so far and all there are. Raises
+    CheckpointError, and nothing is left half loaded.
     """
     if name.startswith("preset:"):
         return _open_preset(name, device=device, dtype=dtype)
@@ -81,7 +82,10 @@ def open_model(
 
 
 def describe(name: str, *, revision: str | None = None) -> Contents:
-    """What a name stands for, no weight read. Raises CheckpointError."""
+    """What a name stands for, no weight read. Raises CheckpointError.
+
+    What is local is called by its last name alone: where it lies is nobody else's business.
+    """
     if name == "demo":
         return native.describe(DEMO, "demo")
     path = Path(name).expanduser()
@@ -92,16 +96,18 @@ def describe(name: str, *, revision: str | None = None) -> Contents:
         if native.is_native(path):
             return native.describe(path, own)
         if huggingface.is_huggingface(path):
-            return huggingface.describe(path, own, str(path))
+            return huggingface.describe(path, own, own)
         raise CheckpointError(f"{name}: a folder without config.json is no checkpoint")
     if path.is_file():
         return _describe_file(path)
-    if huggingface.HUB_NAME.fullmatch(name):
-        folder, at = huggingface.download(name, revision)
-        return huggingface.describe(folder, name, at)
+    if hub := huggingface.HUB_NAME.fullmatch(name):
+        if revision is not None and hub["revision"] is not None:
+            raise CheckpointError(f"{name}: the revision is in the name, and {revision!r} is given")
+        folder, at = huggingface.download(hub["name"], revision or hub["revision"])
+        return huggingface.describe(folder, hub["name"], at)
     raise CheckpointError(
         f"{name}: no such file or folder; a model is 'demo', 'preset:NAME', a folder or file, or "
-        "'org/name' on the hub"
+        "'org/name' on the hub, 'org/name@revision' at one of its commits"
     )
 
 
@@ -112,11 +118,11 @@ def _describe_file(file: Path) -> Contents:
     with open(file, "rb") as stream:
         head = stream.read(4)
     if head == b"GGUF":
-        return gguf.describe(file, file.stem, str(file))
+        return gguf.describe(file, file.stem, file.name)
     if head[:2] == b"PK" or head[:1] == b"\x80":
-        return nanogpt.describe(file, file.stem, str(file))
+        return nanogpt.describe(file, file.stem, file.name)
     if head == llama2c.MAGIC or file.suffix == ".bin":
-        return llama2c.describe(file, file.stem, str(file))
+        return llama2c.describe(file, file.stem, file.name)
     raise CheckpointError(
         f"{file}: not a file of a known format: GGUF, nanoGPT's and minGPT's .pt, llama2.c's .bin"
     )

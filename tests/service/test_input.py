@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from model.tokenizer import Tokenizer
+from model.checkpoints.open import OpenedModel
+from model.config import GPTConfig
+from model.tokenizer import Tokenizer, train_tokenizer
 from tests.answers import ask, refused
-from tests.conftest import Serve
+from tests.conftest import SENTENCES, Serve, with_large_weights
 
 ROUTES = {
     "/v1/attention": {},
@@ -121,6 +123,31 @@ def test_model_without_a_tokenizer_takes_ids_alone(serve: Serve, clients: Any) -
     assert answer["input"]["text"] is None and answer["tokens"] == [1, 2, 3]
     refused(client, PATH, "no-tokenizer", token_ids=[1, 2], add_bos=True)
     assert client.get("/v1/model").json()["tokenizer"] is None
+
+
+def test_token_that_the_embedding_has_no_row_for_is_refused(route: Any, serve: Serve) -> None:
+    """Some checkpoints' tokenizers have more ids than the model has rows."""
+    path, body = route
+    config = GPTConfig(n_layer=1, d_model=8, n_head=1, vocab_size=258, n_ctx=64)
+    small = OpenedModel(with_large_weights(config), _tokenizer(), "m", "0" * 64, True, "t", "t")
+    client = serve(open_with=lambda settings: small)
+    ask(client, path, text="qzxj", **body)  # single bytes are the first ids
+    tokens = client.post("/v1/tokenize", json={"text": "the cat"}).json()["token_ids"]
+    largest = max(tokens)
+    assert largest >= 258
+    for given in ({"text": "the cat"}, {"token_ids": tokens}):
+        problem = refused(client, path, "invalid-text", **given, **body)
+        assert (problem["limit"], problem["actual"]) == (257, largest)
+        assert f"index {tokens.index(largest)} has the id {largest}" in problem["detail"]
+        assert "cat" not in problem["detail"]
+    assert client.post("/v1/detokenize", json={"token_ids": tokens}).json()["text"] == "the cat"
+    edit = {"op": "patch", "site": "embed", "source": {"text": "the cat"}, "positions": [0]}
+    if path == "/v1/inspect":
+        refused(client, path, "invalid-text", text="qzxj", edits=[edit], **body)
+
+
+def _tokenizer() -> Tokenizer:
+    return train_tokenizer(["the cat and the cat"] * 9 + SENTENCES, 340)
 
 
 def test_server_may_take_fewer_tokens_than_the_context(serve: Serve) -> None:

@@ -362,6 +362,10 @@ def test_a_name_on_the_hub_opens_from_the_cache_without_network(cache: Path) -> 
     assert same(found.model, opened(cache))
     at_commit = open_model("some/llama", device=CPU, dtype=torch.float32, revision=COMMIT)
     assert at_commit.source == found.source
+    in_the_name = open_model(f"some/llama@{COMMIT}", device=CPU, dtype=torch.float32)
+    assert (in_the_name.id, in_the_name.source) == (found.id, found.source)
+    with pytest.raises(CheckpointError, match="the revision is in the name, and 'v2' is given"):
+        open_model(f"some/llama@{COMMIT}", device=CPU, dtype=torch.float32, revision="v2")
 
 
 @pytest.mark.parametrize(("name", "revision"), [("some/other", None), ("some/llama", "v2")])
