@@ -64,12 +64,17 @@ def test_wrong_key_is_refused(given: bytes, locked: TestClient) -> None:
     assert answer.status_code == 401
 
 
-@pytest.mark.parametrize("scheme", [b"Bearer ", b"bearer "])
-def test_right_key_opens_every_route(scheme: bytes, locked: TestClient) -> None:
-    headers = {b"authorization": scheme + KEY.encode()}
+def test_right_key_opens_every_route(locked: TestClient) -> None:
+    # A body in a form that no route takes, so that none has to work.
+    headers = {b"authorization": b"Bearer " + KEY.encode(), b"content-type": b"text/none"}
     for method, path in operations(locked):
-        assert locked.request(method, path, headers=headers).status_code != 401, path
-    answer = locked.post("/v1/attention", json={"text": "a"}, headers=headers)
+        answer = locked.request(method, path, headers=headers, content=b"0")
+        assert answer.status_code != 401, path
+    answer = locked.post(
+        "/v1/attention",
+        json={"text": "a"},
+        headers={b"authorization": b"bearer " + KEY.encode()},
+    )
     assert answer.status_code == 200
 
 

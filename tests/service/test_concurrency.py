@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-import service.inspection as inspection_module
-import service.inspector as inspector_module
+from model.reading import read
+from service.wire.tensors import json_chunks
 from tests.answers import strict_json
 from tests.conftest import Serve
 from tests.service.asgi import Exchange
@@ -160,10 +160,8 @@ def test_event_loop_neither_tokenizes_nor_runs_nor_encodes(
         return noted
 
     monkeypatch.setattr(opened.tokenizer, "read", noting("read", opened.tokenizer.read))
-    monkeypatch.setattr("service.inspector.read", noting("run", inspector_module.read))
-    monkeypatch.setattr(
-        "service.inspection.json_chunks", noting("encode", inspection_module.json_chunks)
-    )
+    monkeypatch.setattr("service.inspector.read", noting("run", read))
+    monkeypatch.setattr("service.wire.tensors.json_chunks", noting("encode", json_chunks))
     assert client.post("/v1/attention", json={"text": "a"}).status_code == 200
     kinds = {name: thread.partition("_")[0] for name, thread in threads.items()}
     assert kinds == {"read": "codec", "run": "inference", "encode": "codec"}

@@ -151,7 +151,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(path=st.sampled_from(ROUTES), body=_JSON, text=st.booleans())
 def test_any_json_at_all_is_answered_under_500(
     path: str, body: Any, text: bool, client: TestClient
