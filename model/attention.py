@@ -43,7 +43,7 @@ class Attention(nn.Module):
         scores = tap("attn.scores", dots * frame.score_scale)
         masked_scores = scores
         if frame.wiring.causal:
-            masked_scores = scores.masked_fill(frame.hidden[self.window], float("-inf"))
+            masked_scores = torch.where(frame.hidden[self.window], float("-inf"), scores)
         masked_scores = tap("attn.masked_scores", masked_scores)
         pattern = tap("attn.pattern", softmax(masked_scores, may_be_empty=tap.edits))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -130,7 +131,7 @@ class Recording:
         """Copy the selected part of value (the site without its layer axis, one row of a batch)."""
         capture = self.capture
         if self.values is None:
-            self.values = torch.empty(capture.shape, dtype=capture.dtype, device=value.device)
+            self.values = _buffer(capture.shape, capture.dtype, value.device)
         part = self.values
         indices = capture.indices
         if capture.site.layered:
@@ -141,6 +142,14 @@ class Recording:
             assert positions is not None
             indices = (tuple(self.rows.index(position) for position in positions), *indices[1:])
         part.copy_(_reduced(take(value, indices), capture))
+
+
+def _buffer(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory to fill. On the CPU numpy gives it, which asks for huge pages: touching a large buffer
+    for the first time costs more than what is written into it."""
+    if device.type != "cpu":
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.empty(shape, dtype=str(dtype).removeprefix("torch.")))
 
 
 def _reduced(values: Tensor, capture: Capture) -> Tensor:

@@ -58,8 +58,7 @@ class PatternCheck:
         if self._future is None:
             ones = torch.ones(pattern.shape[-2:], dtype=pattern.dtype, device=pattern.device)
             self._future = ones.triu(1)
-        # One pass without a copy of the pattern: each row times the row of what lies ahead of it.
-        self._future_mass.append(torch.einsum("hqs,qs->hq", pattern, self._future).abs().amax())
+        self._future_mass.append((pattern * self._future).sum(-1).abs().amax())
 
     def result(self) -> tuple[float | None, float | None, int]:
         """Largest |row sum − 1| and future weight of a row, and the number of empty rows."""

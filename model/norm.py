@@ -9,8 +9,13 @@ from model.config import GPTConfig
 from model.tap import NO_TAP, Tap
 
 
+def _wide(x: Tensor) -> Tensor:
+    """At least float32: means of a thousand bfloat16 squares would lose most of their digits."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
 class LayerNorm(nn.Module):
-    """(x − mean) / √(variance + eps) · weight + bias. Ba et al. 2016, eq. 3.
+    """(x − mean) / √(variance + eps) · weight + bias, in float32. Ba et al. 2016, eq. 3.
 
     `name` is the norm's place in the vocabulary of sites: ln1, ln2 or ln_final.
     """
@@ -23,9 +28,11 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
     def forward(self, x: Tensor, tap: Tap = NO_TAP) -> Tensor:  # (…, T, C) -> (…, T, C)
-        variance, mean = torch.var_mean(x, dim=-1, correction=0, keepdim=True)  # (…, T, 1)
+        wide = _wide(x)
+        centred = wide - wide.mean(dim=-1, keepdim=True)
+        variance = centred.square().mean(dim=-1, keepdim=True)  # (…, T, 1)
         scale = tap(self.sites[0], (variance + self.eps).sqrt())
-        normalized = tap(self.sites[1], (x - mean) / scale)
+        normalized = tap(self.sites[1], (centred / scale).to(x.dtype))
         out = normalized * self.weight
         return tap(self.sites[2], out if self.bias is None else out + self.bias)
 
@@ -40,7 +47,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor, tap: Tap = NO_TAP) -> Tensor:  # (…, T, C) -> (…, T, C)
-        wide = x if x.dtype == torch.float64 else x.float()
+        wide = _wide(x)
         scale = tap(self.sites[0], (wide.square().mean(-1, keepdim=True) + self.eps).sqrt())
         normalized = tap(self.sites[1], (wide / scale).to(x.dtype))
         return tap(self.sites[2], normalized * self.weight)
