@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
+import numpy as np
+
+from model.capture import Capture
 from model.config import GPTConfig
 from model.reading import end_of_run, place
 from service.plan import Plan
@@ -27,8 +29,7 @@ def cost(plan: Plan, config: GPTConfig) -> Cost:
     """Floats and tensor bytes are exact. FLOPs count 2 for each multiplication with a weight and
     4 · d_head for each cell of every query head, over the layers that run."""
     form = plan.request.format
-    shapes = [(capture.shape, capture.site.name == "attn.pattern") for capture in plan.shown]
-    floats = sum(prod(shape) for shape, _ in shapes)
+    floats = sum(capture.count for capture in plan.shown)
     n_tokens = len(plan.ids)
     last, _ = end_of_run(plan.captures, full_checks=plan.request.checks_level == "full")
     layers = min(max(last + 1, 0), config.n_layer)
@@ -37,9 +38,32 @@ def cost(plan: Plan, config: GPTConfig) -> Cost:
         layers_run=layers,
         tensor_floats=floats,
         tensor_bytes=floats * plan.dtype.itemsize,
-        json_bytes=sum(json_size(shape, form, weights=weights) for shape, weights in shapes),
+        json_bytes=sum(
+            json_size(
+                capture.shape,
+                form,
+                weights=capture.site.name == "attn.pattern",
+                hidden=_hidden_cells(capture, plan, config) if form.exact else 0,
+            )
+            for capture in plan.shown
+        ),
         flops=_flops(plan, config, layers),
     )
+
+
+def _hidden_cells(capture: Capture, plan: Plan, config: GPTConfig) -> int:
+    """How many of the selected cells the causal mask leaves at 0, or at −∞, whatever the input."""
+    masked = capture.site.name in ("attn.pattern", "attn.masked_scores")
+    if not masked or capture.axes[-1] != "key" or not plan.wiring.causal:
+        return 0
+    _, heads, queries, keys = (np.array(index) for index in capture.indices)
+    query, key = queries[:, None], keys[None, :]
+    by_window = {
+        window: np.count_nonzero((key > query) | (key <= query - (window or config.n_ctx)))
+        for window in {config.window_of(layer) for layer in range(config.n_layer)}
+    }
+    maps = 1 if capture.reduce else len(heads)
+    return maps * sum(int(by_window[config.window_of(layer or 0)]) for layer in capture.layers)
 
 
 def _flops(plan: Plan, config: GPTConfig, layers: int) -> int:

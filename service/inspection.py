@@ -55,7 +55,7 @@ async def answer(
     coding = negotiation.coding(http.headers.get("accept-encoding"))
     start = time.perf_counter()
 
-    def plan_it() -> tuple[Plan, list[dict[str, Any]] | list[int]]:
+    def plan_it() -> tuple[Plan, Cost, list[dict[str, Any]] | list[int]]:
         plan = make_plan(
             inspector.opened,
             inspector.settings,
@@ -64,11 +64,10 @@ async def answer(
             hidden=hidden,
             in_bytes=media_type != negotiation.JSON,
         )
-        return plan, _tokens(inspector, plan)
+        return plan, cost(plan, inspector.opened.model.config), _tokens(inspector, plan)
 
-    plan, tokens = await inspector.off_loop(plan_it)
+    plan, estimated, tokens = await inspector.off_loop(plan_it)
     timing = {"queue": 0.0, "tokenize": (time.perf_counter() - start) * 1e3, "forward": 0.0}
-    estimated = cost(plan, inspector.opened.model.config)
     head = _head(inspector, plan, tokens)
     head.update(extra or {})
     if asked.dry_run:

@@ -314,7 +314,9 @@ class Estimate(Wire):
     layers_run: int
     tensor_floats: int
     tensor_bytes: int = Field(description="exact, in the dtype asked for")
-    json_bytes: int = Field(description="of the tensors as nested JSON, within 10 %")
+    json_bytes: int = Field(
+        description="of the tensors' numbers in the form asked for, within 10 %; sparse: at most"
+    )
     flops: int
 
 

@@ -69,6 +69,18 @@ def test_floats_bytes_and_text_are_what_then_comes(
     assert abs(estimate["json_bytes"] - size) < 0.1 * size
 
 
+@pytest.mark.parametrize("family", ["course", "grouped"])
+@pytest.mark.parametrize("wiring", [{}, {"causal": False}], ids=["causal", "no mask"])
+def test_exact_text_is_estimated_too(
+    wiring: Any, family: str, request_of: Any, clients: Any
+) -> None:
+    path, body = request_of
+    body = {**body, "format": {"exact": True}, "wiring": wiring}
+    estimate = ask(clients[family], path, **body, dry_run=True)["estimate"]
+    size = text_of_tensors(clients[family].post(path, json=body).content)
+    assert abs(estimate["json_bytes"] - size) <= 0.1 * size
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_bytes_are_exact_in_the_dtype_asked_for(
     dtype: str, request_of: Any, client: TestClient
