@@ -52,7 +52,9 @@ def _root(
 def serve(
     model: Annotated[
         str | None,
-        typer.Option(help="demo (default), preset:NAME, or a checkpoint's folder or file."),
+        typer.Option(
+            help="demo (default), preset:NAME, a checkpoint's folder or file, or org/name[@revision]."
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto (default), cpu, cuda or mps.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 (default) or bfloat16.")] = None,
@@ -130,7 +132,7 @@ def train(context: typer.Context) -> None:
 
 @app.command("check-model")
 def check_model(
-    model: Annotated[str, typer.Argument(help="demo, preset:NAME, or a checkpoint.")] = "demo",
+    model: Annotated[str, typer.Argument(help="The same names as serve's --model.")] = "demo",
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
