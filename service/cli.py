@@ -52,7 +52,9 @@ def _root(
 def serve(
     model: Annotated[
         str | None,
-        typer.Option(help="demo (default), preset:NAME, a folder or file, or org/name[@revision]."),
+        typer.Option(
+            help="demo (default), preset:NAME, a folder or file, org/name or org/name@revision."
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto (default), cpu, cuda or mps.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 (default) or bfloat16.")] = None,
