@@ -26,8 +26,12 @@ class SpanSelection(Wire):
     step: Index = 1
 
 
+# Long lists stop at their first fault (fail_fast): a body can hold 200,000 of them, and telling
+# each would keep the event loop for seconds.
 Selection = Annotated[
-    Literal["all"] | Annotated[list[Index], Field(min_length=1, max_length=65536)] | SpanSelection,
+    Literal["all"]
+    | Annotated[list[Index], Field(min_length=1, max_length=65536, fail_fast=True)]
+    | SpanSelection,
     Field(
         description='"all", a list of indices in the order wanted (negative ones count from the '
         "end, duplicates are refused), or {start, stop, step}",

@@ -18,9 +18,9 @@ Decimals = Annotated[
         description="digits behind the point; errors and differences are never rounded",
     ),
 ]
-Row = list[Number]
-Rows = list[Row]
-TokenName = Annotated[str, Field(max_length=64)]
+Row = Annotated[list[Number], Field(fail_fast=True)]
+Rows = Annotated[list[Row], Field(fail_fast=True)]
+TokenNames = Annotated[list[Annotated[str, Field(max_length=64)]], Field(fail_fast=True)]
 Vector = list[float]
 Matrix = list[list[float]]
 Stack = list[list[list[float]]]
@@ -34,7 +34,7 @@ class LabText(Wire):
     """A text for the running model; without one, the course's: 猫追老鼠，因为它饿了。"""
 
     text: str | None = None
-    token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    token_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
     add_bos: bool | None = Field(None, description="default: what the tokenizer wants for text")
 
     @model_validator(mode="after")
@@ -57,7 +57,7 @@ class VectorsSource(Wire):
     """One row a token."""
 
     kind: Literal["vectors"]
-    tokens: list[TokenName] | None = None
+    tokens: TokenNames | None = None
     q: Rows
     k: Rows
     v: Rows
@@ -67,7 +67,7 @@ class ProjectionsSource(Wire):
     """q = x·W_q and so on: x has a row a token, each W a row for each number of x."""
 
     kind: Literal["projections"]
-    tokens: list[TokenName] | None = None
+    tokens: TokenNames | None = None
     x: Rows
     w_q: Rows
     w_k: Rows
@@ -113,7 +113,7 @@ class ProjectionsHead(Wire):
 
 class VectorsHeadsSource(Wire):
     kind: Literal["vectors"]
-    tokens: list[TokenName] | None = None
+    tokens: TokenNames | None = None
     heads: Annotated[list[VectorsHead], Field(min_length=1, max_length=64)]
     w_o: Rows | None = Field(None, description="a row for each number of the concatenation")
     b_o: Row | None = None
@@ -121,7 +121,7 @@ class VectorsHeadsSource(Wire):
 
 class ProjectionsHeadsSource(Wire):
     kind: Literal["projections"]
-    tokens: list[TokenName] | None = None
+    tokens: TokenNames | None = None
     x: Rows
     heads: Annotated[list[ProjectionsHead], Field(min_length=1, max_length=64)]
     w_o: Rows | None = Field(None, description="a row for each number of the concatenation")

@@ -62,7 +62,7 @@ class TokenizeAnswer(Wire):
 
 
 class DetokenizeRequest(Wire):
-    token_ids: Annotated[list[TokenId], Field(max_length=65536)]
+    token_ids: Annotated[list[TokenId], Field(max_length=65536, fail_fast=True)]
 
 
 class DetokenizeAnswer(Wire):

@@ -72,7 +72,8 @@ class OrderLabRequest(Wire):
     texts: Annotated[list[str], Field(min_length=2, max_length=2)] | None = None
     token_ids: (
         Annotated[
-            list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=2, max_length=2)
+            list[Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]],
+            Field(min_length=2, max_length=2),
         ]
         | None
     ) = None

@@ -117,7 +117,7 @@ class ScaleEdit(_Edit):
     by: Number
 
 
-Nested = TypeAliasType("Nested", "Number | list[Nested]")
+Nested = TypeAliasType("Nested", "Number | Annotated[list[Nested], Field(fail_fast=True)]")
 
 
 class AddEdit(_Edit):
@@ -141,7 +141,7 @@ class PatchSource(Wire):
     """The other input, run first. `positions` (queries at attention cells) default to the same."""
 
     text: str | None = None
-    token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    token_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
     positions: Selection | None = None
 
     @model_validator(mode="after")
@@ -166,7 +166,7 @@ class Input(Wire):
     """Exactly one of `text` and `token_ids`."""
 
     text: str | None = Field(None, examples=["The cat chased the mouse."])
-    token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    token_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
     add_bos: Switch | None = Field(
         None, description="default: what the tokenizer wants for text, false for token_ids"
     )

@@ -38,7 +38,7 @@ class RotateRequest(LabRequest):
     model: ModelPairSource | None = Field(
         None, description="instead of q and k; pairing and frequencies are then the model's"
     )
-    positions: list[RotatePlace] | None = Field(
+    positions: Annotated[list[RotatePlace], Field(fail_fast=True)] | None = Field(
         None, description="one step each; default (3, 1), (7, 5), (4, 4), or where the two stand"
     )
     pairing: Pairing | None = Field(

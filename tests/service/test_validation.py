@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from service.validation import findings
 from tests.answers import refused
 
 PATH = "/v1/inspect"
@@ -76,3 +77,47 @@ def test_what_is_no_object_says_how_to_send_one(client: TestClient) -> None:
 
 def test_findings_are_told_only_so_many_times(client: TestClient) -> None:
     assert len(pointers(client, edits=[{"op": "zero"}] * 200)) == 32
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/attention", {"token_ids": ["x"] * 5000}),
+        ("/v1/attention", {"text": "a", "keys": ["x"] * 5000}),
+        (
+            "/v1/attention",
+            {"text": "a", "edits": [{"op": "set", "site": "embed", "value": ["x"] * 5000}]},
+        ),
+        (
+            "/v1/attention",
+            {"text": "a", "edits": [{"op": "add", "site": "embed", "value": [["x"]] * 5000}]},
+        ),
+        (
+            "/v1/attention",
+            {
+                "text": "a",
+                "edits": [{"op": "patch", "site": "embed", "source": {"token_ids": ["x"] * 5000}}],
+            },
+        ),
+        ("/v1/detokenize", {"token_ids": ["x"] * 5000}),
+        ("/v1/rope/rotate", {"q": ["x"] * 5000, "k": [1]}),
+        ("/v1/rope/rotate", {"positions": ["x"] * 5000}),
+        (
+            "/v1/labs/attention",
+            {"source": {"kind": "vectors", "q": [["x"]] * 5000, "k": [[1]], "v": [[1]]}},
+        ),
+        ("/v1/labs/order", {"token_ids": [["x"] * 5000, [1]]}),
+    ],
+    ids=range(10),
+)
+def test_long_list_is_left_at_its_first_fault(
+    path: str, body: dict[str, Any], client: TestClient
+) -> None:
+    problem = refused(client, path, "invalid-request", **body)
+    assert len(problem["errors"]) == 1
+
+
+def test_faults_past_the_first_hundreds_are_not_looked_at() -> None:
+    faults = [{"type": "x", "loc": ("body", f"k{n}"), "msg": "no"} for n in range(300_000)]
+    found = findings(faults, {f"k{n}": 1 for n in range(300_000)})
+    assert [error["pointer"] for error in found] == [f"/k{n}" for n in range(32)]
