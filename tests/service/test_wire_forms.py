@@ -116,6 +116,12 @@ def test_sparse_keys_are_true_positions_in_rising_order() -> None:
     assert found["dropped_mass"].tolist() == [0.125]
 
 
+def test_weight_at_the_very_threshold_is_kept() -> None:
+    values = np.array([[0.1, 0.0999, 0.8]], dtype=np.float32)
+    found = sparse_rows(tensor(values), Format(encoding="sparse", threshold=0.1))
+    assert found["keys"].tolist() == [0, 2]
+
+
 def test_of_equal_weights_the_earlier_key_is_kept() -> None:
     values = np.full((1, 4), 0.25, dtype=np.float32)
     assert sparse_rows(tensor(values), Format(encoding="sparse", keys_per_row=2))[
