@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from tests.conftest import Serve
+
 METHODS = ("get", "post", "put", "patch", "delete")
 
 
@@ -118,8 +120,9 @@ def test_minus_infinity_as_null_is_said(document: Any) -> None:
 
 
 def test_every_post_has_examples_and_each_of_them_runs(
-    operations: dict[str, Any], client: TestClient
+    operations: dict[str, Any], serve: Serve
 ) -> None:
+    client = serve()  # one that keeps nothing of it for other tests
     for name, operation in operations.items():
         method, path = name.split()
         if method != "POST":
@@ -131,9 +134,8 @@ def test_every_post_has_examples_and_each_of_them_runs(
             assert answer.status_code == 200, f"{name}, {title}: {answer.text[:300]}"
 
 
-def test_every_get_without_a_name_in_it_answers(
-    operations: dict[str, Any], client: TestClient
-) -> None:
+def test_every_get_without_a_name_in_it_answers(operations: dict[str, Any], serve: Serve) -> None:
+    client = serve()
     for name in operations:
         method, path = name.split()
         if method == "GET" and "{" not in path:
