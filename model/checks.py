@@ -45,6 +45,7 @@ class PatternCheck:
         self._future_mass: list[Tensor] = []
         self._empty: list[Tensor] = []
         self._future: Tensor | None = None
+        self._scratch: Tensor | None = None
 
     @property
     def observers(self) -> dict[str, Observer]:
@@ -58,7 +59,10 @@ class PatternCheck:
         if self._future is None:
             ones = torch.ones(pattern.shape[-2:], dtype=pattern.dtype, device=pattern.device)
             self._future = ones.triu(1)
-        self._future_mass.append((pattern * self._future).sum(-1).abs().amax())
+            self._scratch = torch.empty_like(pattern)
+        # Into memory kept from layer to layer: fresh memory costs more than the product.
+        ahead = torch.mul(pattern, self._future, out=self._scratch)
+        self._future_mass.append(ahead.sum(-1).abs().amax())
 
     def result(self) -> tuple[float | None, float | None, int]:
         """Largest |row sum − 1| and future weight of a row, and the number of empty rows."""
