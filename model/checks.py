@@ -44,8 +44,9 @@ class PatternCheck:
         self._row_sum_error: list[Tensor] = []
         self._future_mass: list[Tensor] = []
         self._empty: list[Tensor] = []
-        self._future: Tensor | None = None
-        self._scratch: Tensor | None = None
+        # Which cells lie ahead, and memory for one pattern, kept from layer to layer: fresh memory
+        # costs more than what is computed in it.
+        self._kept: tuple[Tensor, Tensor] | None = None
 
     @property
     def observers(self) -> dict[str, Observer]:
@@ -56,12 +57,11 @@ class PatternCheck:
         empty = sums == 0
         self._empty.append(empty.sum())
         self._row_sum_error.append(torch.where(empty, 0, (sums - 1).abs()).amax())
-        if self._future is None:
+        if self._kept is None or self._kept[1].shape != pattern.shape:
             ones = torch.ones(pattern.shape[-2:], dtype=pattern.dtype, device=pattern.device)
-            self._future = ones.triu(1)
-            self._scratch = torch.empty_like(pattern)
-        # Into memory kept from layer to layer: fresh memory costs more than the product.
-        ahead = torch.mul(pattern, self._future, out=self._scratch)
+            self._kept = ones.triu(1), torch.empty_like(pattern)
+        future, scratch = self._kept
+        ahead = torch.mul(pattern, future, out=scratch)
         self._future_mass.append(ahead.sum(-1).abs().amax())
 
     def result(self) -> tuple[float | None, float | None, int]:
