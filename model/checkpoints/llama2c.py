@@ -39,8 +39,8 @@ def describe(file: Path, id_: str, source: str) -> Contents:
         at = start
         for name, shape in _order(config, version):
             if name:
-                values = np.fromfile(file, "<f4", math.prod(shape), offset=at)
-                yield name, torch.from_numpy(values.reshape(shape))
+                # Mapped: its memory goes back with it, where the allocator would keep it.
+                yield name, torch.from_numpy(np.memmap(file, "<f4", "c", at, shape))
             at += 4 * math.prod(shape)
 
     tokenizer, notes = _beside(file, config)

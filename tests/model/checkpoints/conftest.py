@@ -92,8 +92,7 @@ def within(allowed: float) -> Iterator[None]:
         pytest.skip("the peak of memory cannot be set back here")
     before = status("VmRSS")
     yield
-    # Other threads of this process and the allocator's own steps; far less than any second copy.
-    grown = status("VmHWM") - before - 8 * 2**20
+    grown = status("VmHWM") - before
     assert grown <= allowed, f"{grown / 2**20:.0f} MiB taken, {allowed / 2**20:.0f} allowed"
 
 
