@@ -68,12 +68,14 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.inspector = None
+        app.state.draining = asyncio.Event()  # set once the server is told to stop
         app.state.parity = KeptParity()
         if on_failure is None:
             await load(app)
         else:
             app.state.loading = asyncio.create_task(load_or_fail(app, on_failure))
         yield
+        app.state.draining.set()
         if app.state.inspector is not None:
             app.state.inspector.close()
 

@@ -57,6 +57,8 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "headers-too-large": (431, "The headers are too large"),
     "internal-error": (500, "The server failed"),
     "not-ready": (503, "The model is not ready"),
+    "shutting-down": (503, "The server is shutting down"),
+    "out-of-memory": (503, "The device's memory ran out"),
     "deadline-passed": (503, "The run passed its deadline"),
 }
 
