@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
-from typing_extensions import TypeAliasType
 
+from service.schemas.arrays import Numbers
 from service.schemas.base import Selection, Switch, Wire
 
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
@@ -117,17 +117,14 @@ class ScaleEdit(_Edit):
     by: Number
 
 
-Nested = TypeAliasType("Nested", "Number | Annotated[list[Nested], Field(fail_fast=True)]")
-
-
 class AddEdit(_Edit):
     op: Literal["add"]
-    value: Nested = Field(description="a number, or an array of the selection's shape")
+    value: Numbers = Field(description="a number, or an array of the selection's shape")
 
 
 class SetEdit(_Edit):
     op: Literal["set"]
-    value: Nested = Field(description="a number, or an array of the selection's shape")
+    value: Numbers = Field(description="a number, or an array of the selection's shape")
 
 
 class MeanEdit(_Edit):
@@ -181,18 +178,23 @@ class Input(Wire):
         return self
 
 
-class InspectingRequest(Input):
-    """What every inspecting route takes beside its own question."""
+class RunRequest(Input):
+    """What every run of the model takes beside its own question."""
 
     tokens: Literal["full", "ids", "none"] = "full"
     wiring: WiringWire = Field(default_factory=WiringWire)
     edits: Annotated[list[Edit], Field(max_length=256)] = Field(default_factory=list)
+    dry_run: Switch = Field(False, description="only the estimate: nothing is run")
+    format: Format = Field(default_factory=Format)
+
+
+class InspectingRequest(RunRequest):
+    """What every inspecting route takes beside its own question."""
+
     compare: Switch = Field(
         False, description="run the same input without edits and wiring too, and compare the logits"
     )
     checks_level: Literal["basic", "full"] = "basic"
-    dry_run: Switch = Field(False, description="only the estimate: nothing is run")
-    format: Format = Field(default_factory=Format)
 
 
 class ModelIdentity(Wire):
