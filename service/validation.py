@@ -1,4 +1,4 @@
-"""What pydantic found wrong with a request, by JSON pointer. What was sent is never echoed."""
+"""What is wrong with a request, by JSON pointer. What was sent is never echoed."""
 
 from __future__ import annotations
 
@@ -72,6 +72,9 @@ def _detail(error: Mapping[str, Any], *, at_root: bool) -> str:
 
 
 def _joined(details: list[str]) -> str:
-    if len(details) > 1 and all(detail.startswith(_SHOULD_BE) for detail in details):
-        return _SHOULD_BE + " or ".join(detail.removeprefix(_SHOULD_BE) for detail in details)
-    return "; ".join(details)
+    """One sentence. Where a value has the kind of one of a union's members and is refused for
+    more than its kind, that is what to say; the other members' kinds are not."""
+    closer = [detail for detail in details if not detail.startswith(_SHOULD_BE)]
+    if closer:
+        return "; ".join(closer)
+    return _SHOULD_BE + " or ".join(detail.removeprefix(_SHOULD_BE) for detail in details)

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+UNKNOWN = 8  # fields over those that an object can have that are told one by one
 
 
 class Wire(BaseModel):
     """A type on the wire. Unknown fields are refused, so that a typo is never silently ignored."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, ser_json_inf_nan="null")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_flood_of_fields(cls, value: Any) -> Any:
+        """A body can hold 100,000 unknown fields: told one by one they keep the event loop."""
+        if cls.model_config.get("extra") == "forbid" and isinstance(value, dict):
+            known = len(cls.model_fields)
+            if len(value) > known + UNKNOWN:
+                raise PydanticCustomError(
+                    "too_many_fields",
+                    "there are {given} fields; there can be at most {known}",
+                    {"given": len(value), "known": known},
+                )
+        return value
 
 
 # In JSON true and false are words of their own: "no" and 0 are typos.
