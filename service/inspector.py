@@ -10,8 +10,9 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, replace
-from threading import Event
+from threading import Event, Thread, current_thread
 from typing import Any, TypeVar
 
 import torch
@@ -27,13 +28,16 @@ from model.reading import RunCancelled, read
 from model.sites import SITES
 from service.admission import Admission
 from service.errors import Problem
+from service.faults import as_out_of_memory, is_fatal
 from service.plan import ALL_LOGITS, Patch, Plan
 from service.settings import Settings
 from service.wire.tensors import NamedTensor, NotFiniteError
 
 T = TypeVar("T")
 Finish = Callable[[Plan, Mapping[str, Tensor]], dict[str, Any]]
+Observe = Callable[[str, float], None]  # a stage's name and the seconds that it took
 PROBE_AFTER = 5.0  # seconds of idleness after which readiness tries a token
+PROBE_SECONDS = 1.5  # that this token may take, so that readiness answers within 2
 
 
 @dataclass(frozen=True)
@@ -59,19 +63,44 @@ class Timing:
 class Inspector:
     """Runs plans one at a time, in the order in which they were admitted."""
 
-    def __init__(self, opened: OpenedModel, settings: Settings) -> None:
+    def __init__(
+        self,
+        opened: OpenedModel,
+        settings: Settings,
+        observe: Observe = lambda stage, seconds: None,
+    ) -> None:
         self.opened = opened
         self.settings = settings
+        self.observe = observe
         self.admission = Admission(settings)
-        self._device = ThreadPoolExecutor(1, "inference")
+        self._thread: Thread | None = None
+        self._device = ThreadPoolExecutor(1, "inference", self._know_the_thread)
         self._codec = ThreadPoolExecutor(2, "codec")
         self._running_since: float | None = None
         self._last_forward = float("-inf")
         self._broken: str | None = None
+        self._fatal: str | None = None
+
+    @property
+    def fatal(self) -> str | None:
+        """Why no run can succeed any more in this process; None as long as one may."""
+        if self._thread is not None and not self._thread.is_alive():
+            return "the inference thread is dead"
+        return self._fatal
+
+    @property
+    def busy(self) -> bool:
+        """Whether the inference thread is inside a run, wanted or abandoned."""
+        return self._running_since is not None
+
+    def _know_the_thread(self) -> None:
+        self._thread = current_thread()
 
     async def off_loop(self, work: Callable[..., T], *arguments: Any) -> T:
         """Work that needs no model, such as tokenizing or encoding, on a codec thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._codec, work, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._codec, copy_context().run, work, *arguments
+        )
 
     async def inspect(self, plan: Plan, finish: Finish | None) -> tuple[Inspected, Timing]:
         """Run the plan once admitted. `finish` makes a route's own keys from the captures, on the
@@ -85,9 +114,10 @@ class Inspector:
         """
         timing = Timing()
         timing.queue = await self.admission.acquire()
+        self.observe("queue", timing.queue / 1e3)
         stop = Event()
         future = asyncio.get_running_loop().run_in_executor(
-            self._device, self._timed, work, stop.is_set, timing
+            self._device, copy_context().run, self._timed, work, stop.is_set, timing
         )
         future.add_done_callback(self._done)
         try:
@@ -120,13 +150,20 @@ class Inspector:
             return result
         except (ValueError, Problem, RunCancelled):
             raise
-        except Exception as error:
+        except BaseException as error:
+            if (problem := as_out_of_memory(error)) is not None:
+                raise problem from None
             self._broken = f"the last run failed with {type(error).__name__}"
-            raise
+            if is_fatal(error):
+                self._fatal = self._broken
+            if isinstance(error, Exception):
+                raise
+            raise RuntimeError(self._broken) from error  # the event loop is not to end by it
         finally:
             self._running_since = None
             self._last_forward = time.monotonic()
             timing.forward = (self._last_forward - start) * 1e3
+            self.observe("forward", timing.forward / 1e3)
 
     def _inspect(self, plan: Plan, finish: Finish | None, stopped: Callable[[], bool]) -> Inspected:
         model = self.opened.model
@@ -167,8 +204,12 @@ class Inspector:
 
         Only an idle model is tried, with one token, and only after a while of idleness.
         """
+        if self.fatal is not None:
+            return self.fatal
         since = self._running_since
         if since is not None:
+            if self._broken is not None:
+                return self._broken  # until a run gets through
             over = time.monotonic() - since - self.settings.run_seconds
             return f"a run is {over:.0f} s over its deadline" if over > 0 else None
         if self._broken is None and time.monotonic() - self._last_forward < PROBE_AFTER:
@@ -176,10 +217,11 @@ class Inspector:
         model = self.opened.model
         token = torch.zeros(1, 1, dtype=torch.long, device=model.embed.weight.device)
         try:
-            async with asyncio.timeout(2.0):
+            async with asyncio.timeout(PROBE_SECONDS):
                 await self.on_device(lambda _: model(token))
         except TimeoutError:
-            return "a run of one token gave no answer within 2 s"
+            self._broken = f"a run of one token gave no answer within {PROBE_SECONDS:g} s"
+            return self._broken
         except Exception:
             return self._broken or "a run of one token failed"
         return None
