@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import (
+    Field,
+    PlainSerializer,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import TypeAliasType
 
@@ -52,4 +58,8 @@ def _at(place: Place, kind: str | PydanticCustomError) -> InitErrorDetails:
     return {"type": kind, "loc": place, "input": None}
 
 
-Numbers = Annotated[Nested, WrapValidator(_check)]
+def _as_sent(value: Any) -> Any:
+    return value
+
+
+Numbers = Annotated[Nested, WrapValidator(_check), PlainSerializer(_as_sent)]
