@@ -13,7 +13,16 @@ from model.sites import Axis
 
 
 class SelectionError(ValueError):
-    """Indices outside an axis, said twice, or none at all; the message gives the valid range."""
+    """Indices outside an axis, said twice, or none at all; the message gives the valid range.
+
+    `limit` and `actual`: the furthest index that there is, and the one asked for instead.
+    """
+
+    def __init__(
+        self, message: str, *, limit: int | None = None, actual: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.limit, self.actual = limit, actual
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +36,12 @@ class Span:
 
 Asked = Literal["all"] | Sequence[int] | Span
 Indices = range | tuple[int, ...]
+
+
+def is_open(asked: Asked) -> bool:
+    """Whether it has no end, and covers what a growing axis gains. A list or a stop is an end;
+    a span that counts down begins at the end that there was."""
+    return asked == "all" or (isinstance(asked, Span) and asked.stop is None and asked.step > 0)
 
 
 def resolve(asked: Asked, size: int, axis: Axis) -> Indices:
@@ -43,7 +58,10 @@ def resolve(asked: Asked, size: int, axis: Axis) -> Indices:
         raise SelectionError(f"no {axis} is selected; give at least one, {valid}")
     for index in asked:
         if not -size <= index < size:
-            raise SelectionError(f"{axis} {index} is out of range; {valid}")
+            furthest = -size if index < 0 else size - 1
+            raise SelectionError(
+                f"{axis} {index} is out of range; {valid}", limit=furthest, actual=index
+            )
     true = tuple(index % size for index in asked)
     if len(set(true)) < len(true):
         twice = next(index for place, index in enumerate(true) if index in true[:place])
@@ -59,7 +77,10 @@ def _resolve_span(span: Span, size: int, axis: Axis, valid: str) -> Indices:
     for name, bound in (("start", span.start), ("stop", span.stop)):
         # One past either end is how a whole span is spelled.
         if bound is not None and not -size - 1 <= bound <= size:
-            raise SelectionError(f"{axis} {name} {bound} is out of range; {valid}")
+            furthest = -size if bound < 0 else size - 1
+            raise SelectionError(
+                f"{axis} {name} {bound} is out of range; {valid}", limit=furthest, actual=bound
+            )
     indices = range(size)[slice(span.start, span.stop, span.step)]
     if not indices:
         raise SelectionError(

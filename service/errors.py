@@ -116,6 +116,8 @@ def as_problem(error: Exception) -> Problem:
         return error
     for kind, slug in _DOMAIN.items():
         if isinstance(error, kind):
+            if isinstance(error, SelectionError):
+                return Problem(slug, str(error), limit=error.limit, actual=error.actual)
             return Problem(slug, str(error))
     if isinstance(error, RequestValidationError):
         return _validation_problem(error)

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import ClientGone, Problem, as_problem, log, problem_response
 from service.settings import LOOPBACK, Settings
+from service.validation import CONTAINERS, containers
 from service.wire.negotiation import VARY
 
 OPEN_PATHS = ("/health/", "/docs", "/openapi.json")
@@ -181,7 +182,15 @@ class Guard:
                 "unsupported-media-type",
                 f"the body {said}; send application/json, with curl: curl --json '{{…}}' URL",
             )
-        return b"".join(parts)
+        whole = b"".join(parts)
+        if (held := containers(whole)) > CONTAINERS:
+            raise Problem(
+                "invalid-request",
+                f"the body holds {held} arrays and objects; at most {CONTAINERS} are read",
+                limit=CONTAINERS,
+                actual=held,
+            )
+        return whole
 
 
 def _replay(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:

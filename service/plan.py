@@ -223,7 +223,8 @@ def _resolve_edit(
             over=asked.over if asked.op == "mean" else "selected",
         )
     except (EditError, SelectionError, SiteError) as error:
-        raise type(error)(f"edit {number}: {error}") from error
+        error.args = (f"edit {number}: {error}",)
+        raise
 
 
 def _array(value: list[Any]) -> torch.Tensor:
@@ -254,7 +255,8 @@ def _resolve_patch(
     try:
         capture = Capture.resolve(site, from_source, config, len(source.ids))
     except SelectionError as error:
-        raise SelectionError(f"in the source of {len(source.ids)} tokens: {error}") from error
+        error.args = (f"in the source of {len(source.ids)} tokens: {error}",)
+        raise
     indices = resolve_indices(site, selections, config, n_tokens)
     sizes = site.sizes(config, n_tokens)
     shape = tuple(
