@@ -57,5 +57,8 @@ SETTINGS = {
     "lab_tokens": "实验中序列的词元数",
     "waiting": "可以排队等候的请求数",
     "wait_seconds": "最多等候的秒数",
-    "run_seconds": "一次运行最多的秒数",
+    "run_seconds": "一次运行最多的秒数；生成时按步计",
+    "new_tokens": "没有要求时，每个样本生成的词元数",
+    "max_new_tokens": "每个样本最多可以要求生成的词元数",
+    "generations": "同时进行的生成数；它们的每一步与其他运行轮流使用设备",
 }

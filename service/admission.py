@@ -21,7 +21,9 @@ class Admission:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._waiters: deque[asyncio.Future[None]] = deque()
+        self._steps: set[asyncio.Future[None]] = set()  # those of the waiters that are steps
         self.running = 0
+        self.generating = 0
         self.bytes_in_flight = 0
 
     @property
@@ -29,8 +31,20 @@ class Admission:
         return len(self._waiters)
 
     @asynccontextmanager
-    async def answer_bytes(self, estimated: int) -> AsyncIterator[None]:
-        """Hold the answer's share of the budget until it has been sent.
+    async def generation(self) -> AsyncIterator[None]:
+        """One of the generations that may be under way at once. Raises a 429 where they are."""
+        if self.generating >= self._settings.generations:
+            raise self._busy(f"{self.generating} generations are under way, as many as may be")
+        self.generating += 1
+        try:
+            yield
+        finally:
+            self.generating -= 1
+
+    @asynccontextmanager
+    async def answer_bytes(self, estimated: int, *, beside: int = 0) -> AsyncIterator[None]:
+        """Hold the answer's share of the budget until it has been sent; `beside` it is what the
+        run itself keeps, such as keys and values.
 
         Raises a 422 where one answer is over the limit, a 429 where all together would be.
         """
@@ -41,6 +55,16 @@ class Admission:
                 f"the tensors would take {estimated} bytes; at most {limits.max_answer_bytes} are "
                 "given: select fewer layers, heads, queries or keys",
                 limit=limits.max_answer_bytes,
+                actual=estimated,
+            )
+        estimated += beside
+        if beside and estimated > limits.max_in_flight_bytes:  # never to be had, however long
+            raise Problem(
+                "answer-too-large",
+                f"the answer and the keys and values kept for it would take {estimated} bytes; at "
+                f"most {limits.max_in_flight_bytes} are held at once: take a shorter prompt or "
+                "fewer new tokens",
+                limit=limits.max_in_flight_bytes,
                 actual=estimated,
             )
         if self.bytes_in_flight + estimated > limits.max_in_flight_bytes:
@@ -54,25 +78,29 @@ class Admission:
         finally:
             self.bytes_in_flight -= estimated
 
-    async def acquire(self) -> float:
+    async def acquire(self, *, step: bool = False) -> float:
         """Wait for the device, first come first served; milliseconds waited.
 
-        Whoever gets the slot owes a `release`. Raises a 429 where the queue is full or too slow.
+        Whoever gets the slot owes a `release`. Raises a 429 where the queue is full or too slow;
+        never for a step of a generation that was let in, which queues like all but takes no place.
         """
         start = time.perf_counter()
-        await self._acquire()
+        await self._acquire(step)
         return (time.perf_counter() - start) * 1e3
 
-    async def _acquire(self) -> None:
+    async def _acquire(self, step: bool) -> None:
         if not self.running:
             self.running = 1
             return
-        if len(self._waiters) >= self._settings.waiting:
-            raise self._busy(f"{len(self._waiters)} requests wait already, as many as may")
+        queued = sum(waiter not in self._steps for waiter in self._waiters)
+        if not step and queued >= self._settings.waiting:
+            raise self._busy(f"{queued} requests wait already, as many as may")
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
+        if step:
+            self._steps.add(waiter)
         try:
-            async with asyncio.timeout(self._settings.wait_seconds):
+            async with asyncio.timeout(None if step else self._settings.wait_seconds):
                 await waiter
         except BaseException as error:
             if waiter.done() and not waiter.cancelled():
@@ -84,6 +112,8 @@ class Admission:
                     f"no slot came free within {self._settings.wait_seconds:g} s"
                 ) from None
             raise
+        finally:
+            self._steps.discard(waiter)
 
     def release(self) -> None:
         """Hand the slot to the next in the queue, or leave it free."""

@@ -60,7 +60,18 @@ class Settings(BaseSettings):
     lab_tokens: Annotated[int, Field(ge=1)] = Field(64, description="of a lab's sequence")
     waiting: Annotated[int, Field(ge=0)] = Field(16, description="requests that may wait to run")
     wait_seconds: Annotated[float, Field(gt=0)] = Field(10.0, description="to wait at most")
-    run_seconds: Annotated[float, Field(gt=0)] = Field(30.0, description="one run may take")
+    run_seconds: Annotated[float, Field(gt=0)] = Field(
+        30.0, description="one run may take, or one step of a generation"
+    )
+    new_tokens: Annotated[int, Field(ge=1)] = Field(
+        32, description="that a generation gives for each sample where none are asked for"
+    )
+    max_new_tokens: Annotated[int, Field(ge=1)] = Field(
+        256, description="that a generation may be asked for, for each sample"
+    )
+    generations: Annotated[int, Field(ge=1)] = Field(
+        4, description="that may be under way at once; their steps take turns with other runs"
+    )
 
     @model_validator(mode="before")
     @classmethod

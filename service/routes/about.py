@@ -47,6 +47,9 @@ async def model(http: Request) -> ModelAnswer:
             "waiting": settings.waiting,
             "wait_seconds": settings.wait_seconds,
             "run_seconds": settings.run_seconds,
+            "new_tokens": settings.max_new_tokens,
+            "new_tokens_default": min(settings.new_tokens, settings.max_new_tokens),
+            "generations": settings.generations,
         },
         formats=list(OFFERED),
     )

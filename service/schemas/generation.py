@@ -50,7 +50,7 @@ class Trace(Wire):
     prompt: Switch = Field(True, description="false: of the steps alone, not of the prompt")
 
 
-class GenerateRequest(RunRequest, SamplingSetting):
+class GenerateRequest(SamplingSetting, RunRequest):
     max_new_tokens: Annotated[int, Field(strict=True, ge=1)] | None = Field(
         None, description="for each sample; null: the server's default, see GET /v1/model's limits"
     )
