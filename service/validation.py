@@ -8,7 +8,7 @@ from typing import Any
 MOST = 32  # findings told
 READ = 8 * MOST  # errors looked at: a body can hold hundreds of thousands
 LONGEST_KEY = 128  # of a client's own key in a pointer; what lies below a longer one is not told
-CONTAINERS = 16_384  # arrays and objects that a body may hold
+CONTAINERS = 20_480  # arrays and objects that a body may hold
 _SHOULD_BE = "Input should be "
 
 
