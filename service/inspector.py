@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -107,13 +107,16 @@ class Inspector:
         inference thread. Cancelling the caller ends the run at the next block."""
         return await self.on_device(lambda stopped: self._inspect(plan, finish, stopped))
 
-    async def on_device(self, work: Callable[[Callable[[], bool]], T]) -> tuple[T, Timing]:
+    async def on_device(
+        self, work: Callable[[Callable[[], bool]], T], *, step: bool = False
+    ) -> tuple[T, Timing]:
         """Admit, then do tensor work on the inference thread; `work` is given a stop question.
 
-        The slot is kept until the thread is done with it, also where nobody waits any more.
+        The slot is kept until the thread is done with it, also where nobody waits any more. A
+        `step` of a generation that was admitted is never refused.
         """
         timing = Timing()
-        timing.queue = await self.admission.acquire()
+        timing.queue = await self.admission.acquire(step=step)
         self.observe("queue", timing.queue / 1e3)
         stop = Event()
         future = asyncio.get_running_loop().run_in_executor(
@@ -167,7 +170,7 @@ class Inspector:
 
     def _inspect(self, plan: Plan, finish: Finish | None, stopped: Callable[[], bool]) -> Inspected:
         model = self.opened.model
-        edits = [self._with_values(item, stopped) for item in plan.edits]
+        edits = self.edits_of(plan, stopped)
         reading = read(
             model,
             plan.ids,
@@ -184,14 +187,13 @@ class Inspector:
             require_finite(reading.tensors[ALL_LOGITS])
             comparison = compare_logits(plain.tensors["logits"], reading.tensors[ALL_LOGITS])
         extra = finish(plan, reading.tensors) if finish is not None else {}
-        shown = plan.shown
-        arrays = to_host([reading.tensors[capture.name].to(plan.dtype) for capture in shown])
-        tensors = [
-            NamedTensor(c.name, c.site.name, c.axes, c.coords, array)
-            for c, array in zip(shown, arrays, strict=True)
-        ]
-        finite = all(_finite(tensor) for tensor in tensors) and reading.checks.finite
+        tensors = named_tensors(plan.shown, reading.tensors, plan.dtype)
+        finite = all_finite(tensors, reading.checks)
         return Inspected(tensors, reading.checks, finite, edits, comparison, extra)
+
+    def edits_of(self, plan: Plan, stopped: Callable[[], bool]) -> list[Edit]:
+        """The plan's edits, a patch with the values of its source, which is run for it."""
+        return [self._with_values(item, stopped) for item in plan.edits]
 
     def _with_values(self, item: Edit | Patch, stopped: Callable[[], bool]) -> Edit:
         if isinstance(item, Edit):
@@ -239,6 +241,17 @@ def inspector_of(http: Request) -> Inspector:
     return inspector
 
 
+def named_tensors(
+    captures: Sequence[Capture], tensors: Mapping[str, Tensor], dtype: torch.dtype
+) -> list[NamedTensor]:
+    """What was captured, on the host, ready to be written."""
+    arrays = to_host([tensors[capture.name].to(dtype) for capture in captures])
+    return [
+        NamedTensor(c.name, c.site.name, c.axes, c.coords, array)
+        for c, array in zip(captures, arrays, strict=True)
+    ]
+
+
 def to_host(tensors: list[Tensor]) -> list[Any]:
     """As numpy arrays: on the CPU the very memory; from a GPU pinned copies, then one wait."""
     if not any(tensor.is_cuda for tensor in tensors):
@@ -260,6 +273,11 @@ def require_finite(logits: Tensor) -> None:
             "the logits hold NaN or +∞, of which no probability comes; /v1/inspect shows them as "
             "base64 or safetensors"
         )
+
+
+def all_finite(tensors: Sequence[NamedTensor], checks: Checks) -> bool:
+    """No NaN and no ∞ anywhere, but for −∞ in masked scores."""
+    return all(_finite(tensor) for tensor in tensors) and checks.finite
 
 
 def _finite(tensor: NamedTensor) -> bool:
