@@ -17,6 +17,7 @@ from model.config import ConfigError
 from model.edit import EditError
 from model.frame import WiringError
 from model.gpt import ContextError
+from model.sampling import SamplingError
 from model.selection import SelectionError
 from model.sites import SiteError
 from model.tokenizer import TokenizerError
@@ -50,6 +51,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "invalid-site": (422, "A site does not exist here"),
     "invalid-edit": (422, "An edit does not fit"),
     "invalid-wiring": (422, "The wiring does not fit this model"),
+    "invalid-sampling": (422, "No token can be chosen this way"),
     "invalid-config": (422, "No model can have this configuration"),
     "answer-too-large": (422, "The answer would be too large"),
     "not-finite": (422, "The run gave numbers that JSON cannot hold"),
@@ -93,6 +95,7 @@ _DOMAIN: dict[type[Exception], str] = {
     SiteError: "invalid-site",
     EditError: "invalid-edit",
     WiringError: "invalid-wiring",
+    SamplingError: "invalid-sampling",
     ConfigError: "invalid-config",
     CheckpointError: "not-ready",
     NotAcceptableError: "not-acceptable",
@@ -151,6 +154,17 @@ def _unreadable(cause: BaseException) -> str:
 
 
 def problem_response(problem: Problem, request_id: str) -> Response:
+    content = problem_content(problem, request_id)
+    return Response(
+        orjson.dumps(content, default=str),
+        status_code=content["status"],
+        headers={"cache-control": "no-store", **problem.headers},
+        media_type=PROBLEM_JSON,
+    )
+
+
+def problem_content(problem: Problem, request_id: str) -> dict[str, Any]:
+    """What RFC 9457 says of a problem, as JSON can hold it."""
     status, title = PROBLEMS[problem.slug]
     content: dict[str, Any] = {
         "type": TYPE_PREFIX + problem.slug,
@@ -164,12 +178,7 @@ def problem_response(problem: Problem, request_id: str) -> Response:
         content["limit"] = problem.limit
     if problem.actual is not None:
         content["actual"] = problem.actual
-    return Response(
-        orjson.dumps(content, default=str),
-        status_code=status,
-        headers={"cache-control": "no-store", **problem.headers},
-        media_type=PROBLEM_JSON,
-    )
+    return content
 
 
 def install(app: FastAPI) -> None:
