@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, TypeVar
 
+import orjson
 from fastapi import Request
 from starlette.responses import Response
 
@@ -19,20 +20,22 @@ from model.tokenizer import Token, Tokenizer
 from service import __version__
 from service.cost import Cost, cost
 from service.errors import ClientGone
-from service.inspector import Finish, Inspected, Inspector, Timing, inspector_of
+from service.inspector import Finish, Inspected, Inspector, inspector_of
 from service.plan import Plan, make_plan
 from service.predictions import token_text
-from service.schemas.reading import Capture, InspectingRequest
+from service.schemas.reading import Capture, Format, InspectingRequest
 from service.wire import negotiation
 from service.wire.body import ChunkedBody
+from service.wire.parts import Chunk, Part, pieces_of, size_of
 from service.wire.tensors import (
-    Chunk,
     NamedTensor,
     json_answer,
     json_tensors,
     safetensors_answer,
 )
 
+T = TypeVar("T")
+AT_ONCE = 1 << 20  # bytes of text that are written before the answer starts
 NO_CHECKS = {"row_sum_error": None, "future_mass": None, "empty_rows": 0, "finite": True}
 
 
@@ -73,22 +76,22 @@ async def answer(
     if asked.dry_run:
         head["checks"] = NO_CHECKS
         head["estimate"] = dataclasses.asdict(estimated)
-        chunks, _ = _encode(head, None, asked, negotiation.JSON, timing)
-        return _respond(chunks, negotiation.JSON, coding, {**timing, "encode": 0.0})
+        parts = _encode(head, None, asked, negotiation.JSON, timing)
+        return _respond(parts, negotiation.JSON, coding, timing)
     async with AsyncExitStack() as stack:
         held = _answer_bytes(estimated, asked, media_type)
         await stack.enter_async_context(inspector.admission.answer_bytes(held))
         inspected, measured = await until_gone(http, inspector.inspect(plan, finish))
         timing.update(queue=measured.queue, forward=measured.forward)
-        chunks, encode_ms = await inspector.off_loop(
+        parts = await inspector.off_loop(
             _encode, head, inspected, asked, media_type, timing, inspector.opened.tokenizer
         )
-        response = _respond(chunks, media_type, coding, {**timing, "encode": encode_ms})
+        response = _respond(parts, media_type, coding, timing)
         response.when_sent(stack.pop_all())
         return response
 
 
-async def until_gone(http: Request, work: Any) -> tuple[Inspected, Timing]:
+async def until_gone(http: Request, work: Coroutine[Any, Any, T]) -> T:
     """The work's result; cancelled, so that the run stops, as soon as the client goes away."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(http))
@@ -96,8 +99,7 @@ async def until_gone(http: Request, work: Any) -> tuple[Inspected, Timing]:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise ClientGone
-        result: tuple[Inspected, Timing] = task.result()
-        return result
+        return task.result()
     finally:
         for pending in (task, gone):
             pending.cancel()
@@ -162,23 +164,53 @@ def _encode(
     media_type: str,
     timing: dict[str, float],
     tokenizer: Tokenizer | None = None,
-) -> tuple[list[Chunk], float]:
-    """The body in pieces, and the milliseconds that writing the numbers took."""
-    start = time.perf_counter()
+) -> list[Part]:
+    """The body in parts. A small one is written at once, which adds `encode` to timing; a large one
+    is written while it is sent."""
     tensors: list[NamedTensor] = []
-    written: list[Chunk] = []
     if inspected is not None:
         _say_what_was_found(head, inspected, asked, tokenizer)
         tensors = inspected.tensors
-    if media_type == negotiation.JSON:
-        written = json_tensors(tensors, asked.format)
-    encode_ms = (time.perf_counter() - start) * 1e3
-    head["timing_ms"] = {
-        name: round(value, 3) for name, value in {**timing, "encode": encode_ms}.items()
-    }
-    if media_type == negotiation.JSON:
-        return json_answer(head, written), encode_ms
-    return safetensors_answer(head, tensors), encode_ms
+    if media_type != negotiation.JSON:
+        start = time.perf_counter()
+        head["timing_ms"] = _rounded({**timing, "encode": 0.0})
+        parts = safetensors_answer(head, tensors)
+        timing["encode"] = (time.perf_counter() - start) * 1e3
+        return parts
+    text = _TimedText(tensors, asked.format, timing)
+    parts = json_answer(head, [text])
+    if text.n_bytes > AT_ONCE:
+        return parts
+    whole = b"".join(pieces_of(parts))
+    timing["encode"] = text.encode_ms
+    return [whole]
+
+
+class _TimedText:
+    """The tensors' text, then timing_ms with the milliseconds that writing it took."""
+
+    def __init__(self, tensors: list[NamedTensor], form: Format, timing: dict[str, float]) -> None:
+        start = time.perf_counter()
+        self._parts = json_tensors(tensors, form)
+        self._timing = dict(timing)
+        self.encode_ms = (time.perf_counter() - start) * 1e3
+        self.n_bytes = size_of(self._parts) + len(self._end())
+
+    def pieces(self) -> Iterator[Chunk]:
+        pieces = pieces_of(self._parts)
+        while True:
+            start = time.perf_counter()
+            piece = next(pieces, None)
+            self.encode_ms += (time.perf_counter() - start) * 1e3
+            if piece is None:
+                break
+            yield piece
+        yield self._end()
+
+    def _end(self) -> bytes:
+        """Of the same length whatever `encode` came to be."""
+        said = orjson.dumps(_rounded(self._timing))[:-1]
+        return b',"timing_ms":%s,"encode":%12.3f}' % (said, self.encode_ms)
 
 
 def _say_what_was_found(
@@ -207,6 +239,10 @@ def _say_what_was_found(
         head["comparison"] = comparison
 
 
+def _rounded(timing: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in timing.items()}
+
+
 def _answer_bytes(estimated: Cost, asked: InspectingRequest, media_type: str) -> int:
     """What the answer holds in memory at once: the tensors and, in JSON, their text."""
     text = estimated.json_bytes if media_type == negotiation.JSON else 0
@@ -214,9 +250,9 @@ def _answer_bytes(estimated: Cost, asked: InspectingRequest, media_type: str) ->
 
 
 def _respond(
-    chunks: list[Chunk], media_type: str, coding: negotiation.Coding, timing: dict[str, float]
+    parts: list[Part], media_type: str, coding: negotiation.Coding, timing: dict[str, float]
 ) -> ChunkedBody:
-    response = ChunkedBody(chunks, media_type, coding)
+    response = ChunkedBody(parts, media_type, coding)
     response.headers["cache-control"] = "no-store"
     response.headers["vary"] = negotiation.VARY
     response.headers["server-timing"] = ", ".join(

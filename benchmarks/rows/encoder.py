@@ -13,11 +13,11 @@ import orjson
 
 from benchmarks.row import Result
 from benchmarks.timing import Effort, interleave
-from service.wire.decimals import write_nested
+from service.wire.decimals import Nested
 
 Floats = npt.NDArray[np.float32]
 COMPARED = [
-    "write_nested of service/wire/decimals.py at several decimals, against orjson of the array "
+    "Nested of service/wire/decimals.py at several decimals, against orjson of the array "
     "and of the array rounded to 4 decimals, and json.dumps of the lists (on a part, for time).",
     "patterns: causal softmax rows; dense: softmax rows without a mask; masked scores: the same "
     "with −∞ above the diagonal, written as null (orjson gives null, json gives -Infinity); "
@@ -42,7 +42,7 @@ def values_of(kind: str, n_tokens: int, heads: int = 36) -> Floats:
 
 def writers(values: Floats, *, weights: bool) -> dict[str, Callable[[], Any]]:
     def ours(decimals: int) -> Callable[[], Any]:
-        return lambda: list(write_nested(values, decimals, weights=weights))
+        return lambda: list(Nested(values, decimals, weights=weights).pieces())
 
     def rounded() -> bytes:
         return orjson.dumps(values.round(4), option=orjson.OPT_SERIALIZE_NUMPY)

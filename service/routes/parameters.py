@@ -37,8 +37,8 @@ from service.schemas.reading import Format
 from service.wire import negotiation
 from service.wire.body import ChunkedBody
 from service.wire.parameters import comparison_fields, preset_fields
+from service.wire.parts import Part
 from service.wire.tensors import (
-    Chunk,
     NamedTensor,
     json_answer,
     json_size,
@@ -121,7 +121,7 @@ async def model_tensor(
 
 def _with_tensors(
     head: dict[str, Any], tensors: list[NamedTensor], form: Format, media_type: str
-) -> list[Chunk]:
+) -> list[Part]:
     if media_type == negotiation.SAFETENSORS:
         return safetensors_answer(head, tensors)
     return json_answer(head, json_tensors(tensors, form))
@@ -208,5 +208,5 @@ def _json(http: Request, fields: Any, headers: dict[str, str] | None = None) -> 
     return response
 
 
-def _body(http: Request, chunks: list[Chunk], media_type: str) -> ChunkedBody:
-    return ChunkedBody(chunks, media_type, negotiation.coding(http.headers.get("accept-encoding")))
+def _body(http: Request, parts: list[Part], media_type: str) -> ChunkedBody:
+    return ChunkedBody(parts, media_type, negotiation.coding(http.headers.get("accept-encoding")))

@@ -1,31 +1,32 @@
-"""An answer's body in pieces: sent as they are, or compressed on the way, never joined up."""
+"""An answer's body in parts: sent as they are, or compressed on the way, never joined up."""
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack
 
 import zstandard
-from starlette.concurrency import iterate_in_threadpool
+from anyio import to_thread
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.wire.negotiation import Coding
-from service.wire.tensors import Chunk
+from service.wire.parts import Chunk, Part, pieces_of, size_of
 
 COMPRESS_FROM = 64 * 1024
 _PIECE = 1 << 18  # more than a socket takes at once is copied again by the transport
 
 
 class ChunkedBody(Response):
-    """Known pieces with a Content-Length; compressed pieces without one."""
+    """Parts of known size with a Content-Length; compressed ones without."""
 
-    def __init__(self, chunks: list[Chunk], media_type: str, coding: Coding) -> None:
+    def __init__(self, parts: list[Part], media_type: str, coding: Coding) -> None:
         super().__init__(media_type=media_type)
-        self._chunks = chunks
+        self._parts = parts
         self._held: AsyncExitStack | None = None
-        size = sum(memoryview(chunk).nbytes for chunk in chunks)
+        size = size_of(parts)
         self._coding: Coding = coding if size >= COMPRESS_FROM else "identity"
         del self.headers["content-length"]
         if self._coding == "identity":
@@ -52,14 +53,48 @@ class ChunkedBody(Response):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _pieces(self) -> AsyncIterator[Chunk]:
-        if self._coding == "identity":
-            for piece in _cut(self._chunks):
-                yield bytes(piece)
-        else:
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        if self._coding != "identity":
             compress = _zstd if self._coding == "zstd" else _gzip
-            async for compressed in iterate_in_threadpool(compress(_cut(self._chunks))):
-                yield compressed
+            async for piece in _ahead(compress(_cut(pieces_of(self._parts)))):
+                yield piece
+            return
+        for part in self._parts:
+            if isinstance(part, Chunk):
+                for view in _cut([part]):
+                    yield bytes(view)
+            else:
+                async for piece in _ahead(_joined(part.pieces())):
+                    yield piece
+
+
+async def _ahead(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Pieces that a thread makes, the next one while this one is sent."""
+
+    def make() -> asyncio.Task[bytes | None]:
+        return asyncio.create_task(to_thread.run_sync(next, pieces, None))
+
+    coming = make()
+    try:
+        while (piece := await coming) is not None:
+            coming = make()
+            yield piece
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+
+
+def _joined(pieces: Iterable[Chunk]) -> Iterator[bytes]:
+    """Pieces put together until there is enough of them to send."""
+    together: list[Chunk] = []
+    size = 0
+    for piece in pieces:
+        together.append(piece)
+        size += memoryview(piece).nbytes
+        if size >= _PIECE // 2:
+            yield b"".join(together)
+            together, size = [], 0
+    yield b"".join(together)
 
 
 def _cut(chunks: Iterable[Chunk]) -> Iterator[memoryview]:

@@ -2,7 +2,8 @@
 
 Every number is one slot of the same width: a comma, spaces, the whole part with its point and
 sign, the fraction. A row of slots, and the brackets before it, is one gather from a small table of
-ready bytes, so that the work is a few passes over memory and the size is known beforehand.
+ready bytes, so that the work is a few passes over memory and the size is known beforehand. The
+zeros that end the rows of a causal map take two bytes each.
 Shapes: R rows, S numbers a row, P table entries of the brackets before a row.
 """
 
@@ -10,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import orjson
+
+from service.wire.parts import Chunk
 
 GROUP = 4  # digits of the fraction in one table
 LARGEST = 10_000  # whole parts from here on are not in the table: those numbers go the slow way
@@ -33,38 +37,80 @@ Bytes = npt.NDArray[np.uint8]
 Table = npt.NDArray[Any]  # ready bytes, as whole uint32 or uint64
 
 
-def write_nested(values: Floats, decimals: int, *, weights: bool) -> Iterator[bytes | memoryview]:
+class Nested:
     """`values` as nested JSON arrays, each number rounded half to even at `decimals` digits.
 
+    The size is known before a number is written, and the pieces are made as they are asked for.
     −∞ becomes null; NaN and +∞ must not occur. `weights` says that the values are expected to be
     between 0 and 1, which makes slots narrower; it is checked, not trusted.
     """
-    if values.ndim < 1 or 0 in values.shape:
-        yield orjson.dumps(values.tolist())
-        return
-    rows = values.reshape(-1, values.shape[-1])
-    kinds, kind = _brackets(values.shape)
-    narrow = weights and bool(rows.min() >= 0 and rows.max() <= 1)
-    slots: _WeightSlots | _NumberSlots = (
-        _WeightSlots(decimals)
-        if narrow and 0 < decimals <= GROUP
-        else _NumberSlots(decimals, narrow=narrow)
-    )
-    line = _Line(slots, kinds, rows.shape[1])
-    # One buffer for all: memory touched for the first time costs more than what is written in it,
-    # and numpy asks for huge pages.
-    out = np.empty((len(rows), line.n_bytes), dtype=np.uint8)
-    for start in range(0, len(rows), line.at_once):
-        part = slice(start, start + line.at_once)
-        if line.write(rows[part], kind[part], out[part]):
-            yield out[part].reshape(-1).data
-        else:
-            yield _write_slowly(rows[part], decimals, kinds[kind[part]])
-    yield b"]" * values.ndim
+
+    def __init__(self, values: Floats, decimals: int, *, weights: bool) -> None:
+        self._shape, self._decimals = values.shape, decimals
+        self._ready: list[Chunk] | None = None
+        if values.ndim < 1 or 0 in values.shape:
+            self._ready = [orjson.dumps(values.tolist())]
+            self.n_bytes = len(self._ready[0])
+            return
+        self._rows = values.reshape(-1, values.shape[-1])
+        low, high = float(values.min()), float(values.max())
+        narrow = weights and low >= 0 and high <= 1
+        slots: _WeightSlots | _NumberSlots = (
+            _WeightSlots(decimals)
+            if narrow and 0 < decimals <= GROUP
+            else _NumberSlots(decimals, narrow=narrow)
+        )
+        self._kinds, self._kind = _brackets(values.shape)
+        self._line = _Line(slots, self._kinds, values.shape[-1])
+        if low == -np.inf:
+            low = float(np.nanmin(np.where(np.isneginf(values), np.nan, values), initial=0.0))
+        if max(-low, high) < LARGEST - 1:
+            self._blocks = list(self._cut(slots.blank))
+            self.n_bytes = values.ndim + sum(
+                len(rows) * self._line.n_bytes(end) for rows, end in self._blocks
+            )
+        else:  # how long such a number's text is shows only when it is written
+            self._blocks = [(rows, values.shape[-1]) for rows, _ in self._cut(slots.blank)]
+            self._ready = list(self._written())
+            self.n_bytes = sum(memoryview(piece).nbytes for piece in self._ready)
+
+    def pieces(self) -> Iterator[Chunk]:
+        """The text, in order. Each piece is memory of its own."""
+        return iter(self._ready) if self._ready is not None else self._written()
+
+    def _cut(self, blank: float) -> Iterator[tuple[range, int]]:
+        """Rows to write at a time, and the column from which on all of them hold `blank` alone.
+
+        A causal map ends in zeros, or −∞: they need no working out, and less room. No piece goes
+        over the border between two maps, so that the columns of zeros show.
+        """
+        whole = self._shape[-2] if len(self._shape) > 1 else 1
+        at_once = max(1, _CHUNK // self._rows.shape[1])
+        step = at_once // whole * whole or whole
+        for start in range(0, len(self._rows), step):
+            stop = min(start + step, len(self._rows))
+            for first in range(start, stop, at_once):
+                rows = range(first, min(first + at_once, stop))
+                filled = np.flatnonzero(self._rows[rows.start : rows.stop].max(axis=0) > blank)
+                yield rows, int(filled[-1]) + 1 if len(filled) else 0
+
+    def _written(self) -> Iterator[Chunk]:
+        for rows, end in self._blocks:
+            part = slice(rows.start, rows.stop)
+            text = self._line.write(self._rows[part], self._kind[part], end)
+            if text is not None:
+                yield text
+            else:
+                before = self._kinds[self._kind[part]]
+                yield _write_slowly(self._rows[part], self._decimals, before)
+        yield b"]" * len(self._shape)
 
 
 def nested_size(shape: tuple[int, ...], decimals: int, *, weights: bool) -> int:
-    """Bytes that write_nested gives for values under LARGEST in magnitude."""
+    """Bytes that Nested comes to at most, for values under LARGEST in magnitude.
+
+    Less only by what the zeros save that end every row of a causal map.
+    """
     if not shape or 0 in shape:
         return 2
     slot = (4 if weights else 8) + -(-decimals // GROUP) * 4
@@ -95,11 +141,10 @@ class _WeightSlots:
     """`,  0.1234`: numbers from 0 to 1 at one to four decimals, one table entry of 8 bytes each."""
 
     words = 1
-    blank = 0.0
+    blank, blank_text = 0.0, b"0"
 
     def __init__(self, decimals: int) -> None:
         self.table: Table = _weight_slots(decimals)
-        self.blank_index = np.zeros(1, dtype=np.int64)
         self._power = 10.0**decimals
 
     def look_up(self, rows: Floats, index: Indices) -> bool:
@@ -119,7 +164,7 @@ class _NumberSlots:
         tables = [*wholes, *(_fractions(n) for n in digits)]
         self.table: Table = np.concatenate(tables)
         self.words = len(tables)
-        self.blank = 0.0 if narrow else -np.inf
+        self.blank, self.blank_text = (0.0, b"0") if narrow else (-np.inf, b"null")
         self._signed = not narrow
         self._starts = np.cumsum([0, *map(len, tables[:-1])])
         self._n_wholes = len(wholes)
@@ -128,7 +173,7 @@ class _NumberSlots:
         entries = [0] * self.words
         if self._signed:
             entries = [2 * LARGEST] * len(wholes) + [10**n for n in digits]
-        self.blank_index = self._starts + entries
+        self._null_index = self._starts + entries
 
     def look_up(self, rows: Floats, index: Indices) -> bool:
         """The same; False where a number is too large for the table."""
@@ -149,7 +194,7 @@ class _NumberSlots:
         for word, unit in enumerate(self._units, self._n_wholes):
             np.add(_take_whole(rest, unit), self._starts[word], out=index[..., word])
         if null is not None:
-            index[null] = self.blank_index
+            index[null] = self._null_index
         return True
 
 
@@ -171,34 +216,50 @@ def _take_whole(rest: Doubles, unit: float) -> Indices:
 
 
 class _Line:
-    """A row of slots with the brackets before it: one index into one table of both."""
+    """A row of slots with the brackets before it: one index into one table of both.
+
+    After the slots come the blanks: what ends the row alike in all rows that are written together,
+    four of them in the room of fewer slots.
+    """
 
     def __init__(self, slots: _WeightSlots | _NumberSlots, kinds: Bytes, width: int) -> None:
-        self._slots = slots
+        self._slots, self._width = slots, width
         entry = slots.table.dtype
-        self._table = np.concatenate((slots.table, kinds.reshape(-1).view(entry)))
-        self._before = kinds.shape[1] // entry.itemsize  # P
-        entries = np.arange(len(slots.table), len(self._table))
-        self._kinds = entries.reshape(len(kinds), self._before)
-        n_entries = self._before + width * slots.words
-        self.n_bytes = n_entries * entry.itemsize
-        self.at_once = max(1, _CHUNK // width)
-        self._index = np.empty((self.at_once, n_entries), dtype=np.int64)
+        four = b"".join(b"," + slots.blank_text for _ in range(4))
+        texts = [four, *(four[: n * len(four) // 4] for n in (1, 2, 3))]
+        texts = [text.ljust(-(-len(text) // entry.itemsize) * entry.itemsize) for text in texts]
+        parts = [slots.table, kinds.reshape(-1).view(entry)]
+        parts += [np.frombuffer(text, dtype=entry) for text in texts]
+        self._table = np.concatenate(parts)
+        starts = np.cumsum([0, *map(len, parts)])
+        kinds_at, *blanks_at = (np.arange(start, stop) for start, stop in pairwise(starts[1:]))
+        self._kinds = kinds_at.reshape(len(kinds), -1)
+        self._four, self._fewer = blanks_at[0], [blanks_at[0][:0], *blanks_at[1:]]
 
-    def write(self, rows: Floats, kind: npt.NDArray[np.intp], text: Bytes) -> bool:
-        """Rows into text (R, n_bytes). False where a number needs another way of writing."""
-        index = self._index[: len(rows)]
-        index[:, : self._before] = self._kinds[kind]
-        numbers = index[:, self._before :].reshape(*rows.shape, self._slots.words)
-        # A causal map ends in columns that hold nothing but 0, or −∞: no need to work them out.
-        filled = np.flatnonzero(rows.max(axis=0) > self._slots.blank)
-        end = filled[-1] + 1 if len(filled) else 0
-        numbers[:, end:] = self._slots.blank_index
-        if not self._slots.look_up(rows[:, :end], numbers[:, :end]):
-            return False
-        self._table.take(index, out=text.view(self._table.dtype), mode="clip")  # "raise" copies
-        text[:, self._before * self._table.itemsize] = ord(" ")  # no comma before the first
-        return True
+    def n_bytes(self, end: int) -> int:
+        """Of a row with `end` slots, blanks behind them."""
+        n_blanks = self._width - end
+        n_entries = n_blanks // 4 * len(self._four) + len(self._fewer[n_blanks % 4])
+        n_entries += self._kinds.shape[1] + end * self._slots.words
+        return n_entries * self._table.itemsize
+
+    def write(self, rows: Floats, kind: npt.NDArray[np.intp], end: int) -> memoryview | None:
+        """The text of the rows. None where a number needs another way of writing."""
+        first, last = self._kinds.shape[1], self._kinds.shape[1] + end * self._slots.words
+        index = np.empty((len(rows), self.n_bytes(end) // self._table.itemsize), dtype=np.int64)
+        index[:, :first] = self._kinds[kind]
+        numbers = index[:, first:last].reshape(len(rows), end, self._slots.words)
+        if not self._slots.look_up(rows[:, :end], numbers):
+            return None
+        n_blanks = self._width - end
+        index[:, last:] = np.concatenate(
+            (np.tile(self._four, n_blanks // 4), self._fewer[n_blanks % 4])
+        )
+        text = np.empty(index.shape, dtype=self._table.dtype)
+        self._table.take(index, out=text, mode="clip")  # "raise" copies
+        written = text.view(np.uint8)
+        written[:, first * self._table.itemsize] = ord(" ")  # no comma before the first
+        return written.reshape(-1).data
 
 
 def _write_slowly(rows: Floats, decimals: int, before: Bytes) -> bytes:

@@ -17,11 +17,12 @@ import orjson
 
 from model.sites import Axis
 from service.schemas.reading import Format
-from service.wire.decimals import nested_size, write_nested
+from service.wire.decimals import Nested, nested_size
+from service.wire.parts import Chunk, Part
 
 Array = npt.NDArray[np.float32] | npt.NDArray[np.float16]
-Chunk = bytes | memoryview
 _NUMPY = orjson.OPT_SERIALIZE_NUMPY
+_BASE64_PIECE = 3 << 15  # whole groups of three bytes, so that the pieces join
 
 
 class NotFiniteError(ValueError):
@@ -57,19 +58,18 @@ class NamedTensor:
         }
 
 
-def json_chunks(tensor: NamedTensor, form: Format) -> list[Chunk]:
-    """One tensor as a JSON object, in pieces.
+def json_parts(tensor: NamedTensor, form: Format) -> list[Part]:
+    """One tensor as a JSON object, its numbers yet to be written where their size is known.
 
     Raises NotFiniteError for NaN or +∞ in nested and sparse form; base64 carries every bit.
     """
     head = {**tensor.head(), "encoding": form.encoding}
     if form.encoding == "base64":
-        little = tensor.values.astype(tensor.values.dtype.newbyteorder("<"), copy=False)
-        return [_open(head, "data"), b'"', base64.b64encode(little.tobytes()), b'"}']
+        return [_open(head, "data"), b'"', Base64(tensor.values), b'"}']
     require_json_numbers(tensor)
     if form.encoding == "sparse":
         return [orjson.dumps({**head, **sparse_rows(tensor, form)}, option=_NUMPY)]
-    return [_open(head, "data"), *_nested(tensor, form), b"}"]
+    return [_open(head, "data"), _nested(tensor, form), b"}"]
 
 
 def require_json_numbers(tensor: NamedTensor) -> None:
@@ -85,12 +85,24 @@ def require_json_numbers(tensor: NamedTensor) -> None:
     )
 
 
-def _nested(tensor: NamedTensor, form: Format) -> Iterator[Chunk]:
+def _nested(tensor: NamedTensor, form: Format) -> Part:
     values = np.ascontiguousarray(tensor.values, dtype=np.float32)
     if form.exact:
-        yield orjson.dumps(values, option=_NUMPY)  # shortest text that gives each float32 back
-    else:
-        yield from write_nested(values, form.decimals, weights=tensor.weights)
+        return orjson.dumps(values, option=_NUMPY)  # shortest text that gives each float32 back
+    return Nested(values, form.decimals, weights=tensor.weights)
+
+
+class Base64:
+    """The little-endian bytes of values, in base64."""
+
+    def __init__(self, values: Array) -> None:
+        self._values = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+        self.n_bytes = -(-self._values.nbytes // 3) * 4
+
+    def pieces(self) -> Iterator[Chunk]:
+        raw = self._values.reshape(-1).view(np.uint8).data
+        for start in range(0, len(raw), _BASE64_PIECE):
+            yield base64.b64encode(raw[start : start + _BASE64_PIECE])
 
 
 def sparse_rows(tensor: NamedTensor, form: Format) -> dict[str, Any]:
@@ -123,28 +135,28 @@ def sparse_rows(tensor: NamedTensor, form: Format) -> dict[str, Any]:
     }
 
 
-def json_tensors(tensors: Sequence[NamedTensor], form: Format) -> list[Chunk]:
-    """The tensors by name, as the text of one JSON object, in pieces."""
-    pieces: list[Chunk] = [b"{"]
+def json_tensors(tensors: Sequence[NamedTensor], form: Format) -> list[Part]:
+    """The tensors by name, as the text of one JSON object, in parts."""
+    parts: list[Part] = [b"{"]
     for number, tensor in enumerate(tensors):
-        pieces.append((b"," if number else b"") + orjson.dumps(tensor.name) + b":")
-        pieces.extend(json_chunks(tensor, form))
-    return [*pieces, b"}"]
+        parts.append((b"," if number else b"") + orjson.dumps(tensor.name) + b":")
+        parts.extend(json_parts(tensor, form))
+    return [*parts, b"}"]
 
 
-def json_answer(answer: dict[str, Any], tensors: list[Chunk]) -> list[Chunk]:
-    """An answer with its tensors, already written by json_tensors, under the key `tensors`."""
+def json_answer(answer: dict[str, Any], tensors: list[Part]) -> list[Part]:
+    """An answer with its tensors, as json_tensors gives them, under the key `tensors`."""
     return [_open(answer, "tensors"), *tensors, b"}"]
 
 
-def safetensors_answer(answer: dict[str, Any], tensors: Sequence[NamedTensor]) -> list[Chunk]:
+def safetensors_answer(answer: dict[str, Any], tensors: Sequence[NamedTensor]) -> list[Part]:
     """The safetensors format: the tensors, widest dtype first, handed on and not copied. The
     answer, as JSON with the tensors' descriptions, is the metadata's one key."""
     described = {**answer, "tensors": {tensor.name: tensor.head() for tensor in tensors}}
     ordered = sorted(tensors, key=lambda tensor: -tensor.values.dtype.itemsize)
     header: dict[str, Any] = {"__metadata__": {"answer": orjson.dumps(described).decode()}}
     offset = 0
-    bodies: list[Chunk] = []
+    bodies: list[Part] = []
     for tensor in ordered:
         values = np.ascontiguousarray(tensor.values)
         header[tensor.name] = {

@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from model.reading import read
-from service.wire.tensors import json_chunks
+from service.wire.tensors import json_parts
 from tests.answers import strict_json
 from tests.conftest import Serve
 from tests.service.asgi import Exchange
@@ -161,7 +161,7 @@ def test_event_loop_neither_tokenizes_nor_runs_nor_encodes(
 
     monkeypatch.setattr(opened.tokenizer, "read", noting("read", opened.tokenizer.read))
     monkeypatch.setattr("service.inspector.read", noting("run", read))
-    monkeypatch.setattr("service.wire.tensors.json_chunks", noting("encode", json_chunks))
+    monkeypatch.setattr("service.wire.tensors.json_parts", noting("encode", json_parts))
     assert client.post("/v1/attention", json={"text": "a"}).status_code == 200
     kinds = {name: thread.partition("_")[0] for name, thread in threads.items()}
     assert kinds == {"read": "codec", "run": "inference", "encode": "codec"}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from service.wire.decimals import LARGEST, nested_size, write_nested
+from service.wire.decimals import LARGEST, Nested, nested_size
 from tests.answers import strict_json
 
 EDGES = [
@@ -26,7 +26,11 @@ DECIMALS = st.integers(0, 8)
 
 
 def written(values: NDArray[np.float32], decimals: int, *, weights: bool) -> bytes:
-    return b"".join(write_nested(values, decimals, weights=weights))
+    nested = Nested(values, decimals, weights=weights)
+    text = b"".join(nested.pieces())
+    assert len(text) == nested.n_bytes
+    assert b"".join(nested.pieces()) == text
+    return text
 
 
 def rounded(value: float, decimals: int) -> float | None:
@@ -110,17 +114,37 @@ def test_ties_go_to_the_even_digit(value: float, digits: str) -> None:
     assert text.replace(b" ", b"") == f"[{digits}]".encode()
 
 
-def test_zeros_are_written_out_to_the_last_decimal() -> None:
-    text = written(np.array([[1, 0]], dtype=np.float32), 4, weights=True)
-    assert text.replace(b" ", b"") == b"[[1.0000,0.0000]]"
+def test_numbers_are_written_out_to_the_last_decimal_but_for_zeros_that_end_all_rows() -> None:
+    values = np.array([[1, 0, 0], [0.5, 0.25, 0]], dtype=np.float32)
+    text = written(values, 4, weights=True)
+    assert text.replace(b" ", b"") == b"[[1.0000,0.0000,0],[0.5000,0.2500,0]]"
+
+
+@pytest.mark.parametrize(("site_like", "number", "blanks"), [("weights", 8, 2), ("scores", 12, 5)])
+def test_what_a_causal_map_hides_takes_little_room(
+    site_like: str, number: int, blanks: int
+) -> None:
+    """256 × 256: four pieces of 64 rows, their numbers end at column 64, 128, 192, 256."""
+    hidden = np.triu(np.ones((256, 256), dtype=bool), 1)
+    values = np.full((2, 3, 256, 256), 0.25, dtype=np.float32)
+    values[..., hidden] = 0 if site_like == "weights" else -np.inf
+    text = written(values, 4, weights=site_like == "weights")
+    slots = 64 * (64 + 128 + 192 + 256)
+    brackets = 8 * 256  # `]],[[` and the like, in whole words of 8
+    one_map = brackets + number * slots + blanks * (256 * 256 - slots)
+    assert len(text) == 6 * one_map + len("]]]]")
+    assert strict_json(text) == expected(values, 4)
 
 
 @given(values=WEIGHTS | NUMBERS, decimals=DECIMALS, weights=st.booleans())
-def test_size_is_known_before_a_number_is_written(
+def test_size_is_estimated_from_the_shape_alone(
     values: NDArray[np.float32], decimals: int, weights: bool
 ) -> None:
     as_weights = weights and values.min() >= 0 and values.max() <= 1
     values = np.where(np.abs(values) < LARGEST - 1, values, np.float32(0.5))
+    text = written(values, decimals, weights=as_weights)
+    assert len(text) <= nested_size(values.shape, decimals, weights=as_weights)
+    values[..., -1] = 0.5  # nothing to save behind the last number
     text = written(values, decimals, weights=as_weights)
     assert len(text) == nested_size(values.shape, decimals, weights=as_weights)
 

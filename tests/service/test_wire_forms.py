@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from service.schemas.reading import Format
+from service.wire.parts import pieces_of, size_of
 from service.wire.tensors import (
     NamedTensor,
     NotFiniteError,
-    json_chunks,
+    json_parts,
     safetensors_answer,
     sparse_rows,
 )
@@ -45,8 +46,14 @@ def tensor(values: NDArray[Any], coords: Any = None, site: str = "attn.pattern")
 
 
 def as_json(values: NDArray[Any], **form: Any) -> Any:
-    chunks = json_chunks(tensor(values), Format(**form))
-    return strict_json(b"".join(bytes(chunk) for chunk in chunks))
+    return strict_json(text_of(values, **form))
+
+
+def text_of(values: NDArray[Any], **form: Any) -> bytes:
+    parts = json_parts(tensor(values), Format(**form))
+    text = b"".join(pieces_of(parts))
+    assert len(text) == size_of(parts)
+    return text
 
 
 @given(values=FLOATS)
@@ -57,7 +64,7 @@ def test_exact_text_gives_the_float32_back(values: NDArray[np.float32]) -> None:
 
 @given(values=FLOATS)
 def test_exact_text_is_the_shortest(values: NDArray[np.float32]) -> None:
-    text = b"".join(bytes(c) for c in json_chunks(tensor(values), Format(exact=True)))
+    text = text_of(values, exact=True)
     numbers = text[text.index(b'"data":') + 7 : -1].decode().strip("[]")
     ours = [part.strip("[] ") for part in numbers.split(",")]
     for written, value in zip(ours, values.reshape(-1), strict=True):
