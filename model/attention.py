@@ -1,7 +1,8 @@
 """Multi-head attention, written out by hand: every stage has its name and passes the tap.
 
-Vaswani et al. 2017, eq. 1: softmax(q kᵀ / √d) v. Shapes: B row of the batch, T position, C d_model,
-H query head, K key/value head, D d_head, Q query position, S key position.
+Vaswani et al. 2017, eq. 1: softmax(q kᵀ / √d) v. Shapes: B row of the batch, T position of this
+run, C d_model, H query head, K key/value head, D d_head, Q query position, S key position: those
+kept from earlier steps, then the T of this run.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class Attention(nn.Module):
 
     def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__()
+        self.layer = layer
         self.window = config.window_of(layer)
         self.d_head = config.d_head
         self.share = config.n_head // config.n_kv_head  # query heads to one key/value head
@@ -35,6 +37,7 @@ class Attention(nn.Module):
         q = tap("attn.q", self.heads(self.q(x)))  # (B, H, T, D)
         k = tap("attn.k", self.heads(self.k(x)))  # (B, K, T, D)
         v = tap("attn.v", self.heads(self.v(x)))  # (B, K, T, D)
+        k, v = frame.with_kept(self.layer, k, v)  # (B, K, S, D): S = T where nothing was kept
 
         rot_q = tap("attn.rot_q", frame.rotate(q if self.q_norm is None else self.q_norm(q)))
         rot_k = tap("attn.rot_k", frame.rotate(k if self.k_norm is None else self.k_norm(k)))

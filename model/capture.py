@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from model.config import GPTConfig
-from model.selection import Asked, Indices, SelectionError, resolve, take
+from model.selection import Asked, Indices, SelectionError, is_open, resolve, take
 from model.sites import SELECTABLE, Axis, Site
 
 Reduce = Literal["stats", "head_mean", "head_max"]
@@ -36,13 +36,35 @@ def resolve_indices(
     )
 
 
+def open_axes(site: Site, asked: dict[Axis, Asked]) -> frozenset[Axis]:
+    """The axes on which the selection grows with the text, as generation makes it longer."""
+    return frozenset(
+        axis
+        for axis in site.axes
+        if axis in ("position", "query", "key") and is_open(asked.get(axis, "all"))
+    )
+
+
+def grown(
+    site: Site, indices: tuple[Indices | None, ...], axes: Collection[Axis], n_tokens: int
+) -> tuple[Indices | None, ...]:
+    """The indices for a text of n_tokens: those of `axes` go on to its end, the others stay."""
+    return tuple(
+        range(index.start, n_tokens, index.step)
+        if axis in axes and isinstance(index, range)
+        else index
+        for axis, index in zip(site.axes, indices, strict=True)
+    )
+
+
 @dataclass(frozen=True)
 class Capture:
     """A named selection of one site, resolved for one run.
 
     `indices` has one entry for each axis of the site; `sizes` is the whole site's shape.
     `reduce` "stats" replaces the last axis by mean, variance, norm, min and max over it;
-    "head_mean" and "head_max" take the head axis out.
+    "head_mean" and "head_max" take the head axis out. `open` are the axes on which it goes on
+    where the text does.
     """
 
     name: str
@@ -51,6 +73,7 @@ class Capture:
     sizes: tuple[int, ...]
     reduce: Reduce | None = None
     dtype: torch.dtype = torch.float32
+    open: frozenset[Axis] = frozenset()
 
     @classmethod
     def resolve(
@@ -71,7 +94,22 @@ class Capture:
             raise SelectionError("attn.masked_scores holds −∞, which has no mean or variance")
         indices = resolve_indices(site, asked, config, n_tokens)
         sizes = site.sizes(config, n_tokens)
-        return cls(name or site.name, site, indices, sizes, reduce, dtype)
+        return cls(name or site.name, site, indices, sizes, reduce, dtype, open_axes(site, asked))
+
+    def newest(self, config: GPTConfig, n_tokens: int) -> Capture | None:
+        """What it takes of the last token of a text that grew to n_tokens; None for nothing.
+
+        All keys that it covers, seen from that token; of every other site that token's part.
+        """
+        indices = list(grown(self.site, self.indices, self.open, n_tokens))
+        if self.site.along is not None:
+            dim = self.site.axes.index(self.site.along)
+            covered = indices[dim]
+            if covered is None or n_tokens - 1 not in covered:
+                return None
+            indices[dim] = range(n_tokens - 1, n_tokens)
+        sizes = self.site.sizes(config, n_tokens)
+        return replace(self, indices=tuple(indices), sizes=sizes)
 
     @property
     def layers(self) -> tuple[int, ...] | tuple[None]:
@@ -119,7 +157,7 @@ class Capture:
 class Recording:
     """The copy that a capture fills, layer by layer, in one buffer on the run's own device.
 
-    `rows`: the positions that the value will hold, where that is not all of them.
+    `rows`: the positions (or queries) that the value will hold, where that is not all of them.
     """
 
     def __init__(self, capture: Capture, rows: Sequence[int] | None = None) -> None:
@@ -138,9 +176,12 @@ class Recording:
             part = part[capture.layers.index(layer)]
             indices = indices[1:]
         if self.rows is not None:
-            positions = indices[0]
+            assert capture.site.along is not None
+            dim = capture.site.axes.index(capture.site.along) - capture.site.layered
+            positions = indices[dim]
             assert positions is not None
-            indices = (tuple(self.rows.index(position) for position in positions), *indices[1:])
+            there = tuple(self.rows.index(position) for position in positions)
+            indices = (*indices[:dim], there, *indices[dim + 1 :])
         part.copy_(_reduced(take(value, indices), capture))
 
 

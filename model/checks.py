@@ -41,9 +41,8 @@ class PatternCheck:
     """
 
     def __init__(self) -> None:
-        self._row_sum_error: list[Tensor] = []
-        self._future_mass: list[Tensor] = []
-        self._empty: list[Tensor] = []
+        self._sums: list[Tensor] = []
+        self._ahead: list[Tensor] = []
         # Which cells lie ahead, and memory for one pattern, kept from layer to layer: fresh memory
         # costs more than what is computed in it.
         self._kept: tuple[Tensor, Tensor] | None = None
@@ -53,25 +52,28 @@ class PatternCheck:
         return {"attn.pattern": self._observe}
 
     def _observe(self, layer: int | None, pattern: Tensor) -> None:  # (H, Q, S)
-        sums = pattern.sum(-1)
-        empty = sums == 0
-        self._empty.append(empty.sum())
-        self._row_sum_error.append(torch.where(empty, 0, (sums - 1).abs()).amax())
+        self._sums.append(pattern.sum(-1))
+        _, queries, keys = pattern.shape
+        if queries == 1:  # the newest position: no key lies ahead of it
+            return
         if self._kept is None or self._kept[1].shape != pattern.shape:
-            ones = torch.ones(pattern.shape[-2:], dtype=pattern.dtype, device=pattern.device)
-            self._kept = ones.triu(1), torch.empty_like(pattern)
+            ones = torch.ones(queries, keys, dtype=pattern.dtype, device=pattern.device)
+            self._kept = ones.triu(1 + keys - queries), torch.empty_like(pattern)
         future, scratch = self._kept
-        ahead = torch.mul(pattern, future, out=scratch)
-        self._future_mass.append(ahead.sum(-1).abs().amax())
+        self._ahead.append(torch.mul(pattern, future, out=scratch).sum(-1))
 
     def result(self) -> tuple[float | None, float | None, int]:
         """Largest |row sum − 1| and future weight of a row, and the number of empty rows."""
-        if not self._empty:
+        if not self._sums:
             return None, None, 0
+        sums = torch.cat([of_layer.flatten() for of_layer in self._sums])
+        empty = sums == 0
         # amax propagates NaN, so a row of NaN is seen here as well.
-        row_sum_error = float(torch.stack(self._row_sum_error).amax())
-        future_mass = float(torch.stack(self._future_mass).amax())
-        return row_sum_error, future_mass, int(torch.stack(self._empty).sum())
+        row_sum_error = float(torch.where(empty, 0, (sums - 1).abs()).amax())
+        future_mass = 0.0
+        if self._ahead:
+            future_mass = float(torch.cat([x.flatten() for x in self._ahead]).abs().amax())
+        return row_sum_error, future_mass, int(empty.sum())
 
 
 class SumCheck:

@@ -5,13 +5,13 @@ Knows nothing of where the numbers come from: a patch from another run arrives a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from model.capture import resolve_indices
+from model.capture import grown, open_axes, resolve_indices
 from model.config import GPTConfig
 from model.selection import Asked, Indices, put, take
 from model.sites import Axis, Site
@@ -31,7 +31,8 @@ class Edit:
     `op`: "zero"; "block" (masked score −∞, so that the softmax renormalises over the other keys);
     "scale" by `value`; "add" `value`; "set" `value`; "mean" (each value becomes the mean over
     positions, or over queries at attention cells, of the selected ones or of `over` "all").
-    `value` is one number, or a tensor of the selection's shape with the layer axis first.
+    `value` is one number, or a tensor of the selection's shape with the layer axis first. `open`
+    are the axes on which it goes on where the text does.
     """
 
     op: Op
@@ -41,6 +42,7 @@ class Edit:
     over: Literal["selected", "all"] = "selected"
     values_touched: int = 0
     squared_change: list[Tensor] = field(default_factory=list)
+    open: frozenset[Axis] = frozenset()
 
     @classmethod
     def resolve(
@@ -67,6 +69,7 @@ class Edit:
             indices=resolve_indices(site, asked, config, n_tokens),
             value=value,
             over=over,
+            open=open_axes(site, asked),
         )
         if isinstance(value, Tensor):
             sizes = site.sizes(config, n_tokens)
@@ -87,6 +90,40 @@ class Edit:
             return (None,)
         assert self.indices[0] is not None
         return tuple(self.indices[0])
+
+    @property
+    def grows(self) -> frozenset[Axis]:
+        """The axes on which it goes on where the text does: none where it has a value of a shape
+        that was chosen for one length."""
+        return frozenset() if isinstance(self.value, Tensor) else self.open
+
+    @property
+    def revises(self) -> bool:
+        """Whether a longer text changes what it does to earlier positions.
+
+        A mean does, over positions to come; and what gives weight to keys that lie ahead.
+        """
+        if self.op == "mean":
+            return self.over == "all" or self.site.along in self.grows
+        ahead = {MASKED_SCORES: ("zero", "set"), "attn.pattern": ("set", "add")}
+        return "key" in self.grows and self.op in ahead.get(self.site.name, ())
+
+    def at_step(self, held: range) -> Edit | None:
+        """The same edit where a value holds the positions (or queries) `held` of a text that ends
+        with them; None where it covers none of them.
+
+        What the copy adds to `squared_change` counts here as well, what it touches does not.
+        """
+        indices = list(grown(self.site, self.indices, self.grows, held.stop))
+        if self.site.along is not None and held.start and not self.site.spans_steps:
+            dim = self.site.axes.index(self.site.along)
+            covered = indices[dim]
+            assert covered is not None
+            there = tuple(position - held.start for position in covered if position in held)
+            if not there:
+                return None
+            indices[dim] = there
+        return replace(self, indices=tuple(indices), values_touched=0)
 
     @property
     def change_norm(self) -> float:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from model.block import Block
+from model.cache import Cache
 from model.config import GPTConfig
 from model.frame import Frame
 from model.norm import make_norm
@@ -58,23 +59,29 @@ class GPT(nn.Module):
         tap: Tap = NO_TAP,
         wiring: Wiring = MODEL_WIRING,
         unembed: Sequence[int] | None = None,
+        cache: Cache | None = None,
     ) -> Tensor | None:
-        """ids (B, T) -> logits (B, T, V), or (B, n, V) for the n positions in `unembed`.
+        """ids (B, T) -> logits (B, T, V), or (B, n, V) for the n of the T in `unembed`.
 
-        None where the tap ended the run early: nothing after that point was computed. Raises
+        With a cache the ids follow the positions that it holds, and their own are added to it. None
+        where the tap ended the run early: nothing after that point was computed. Raises
         ContextError, and WiringError where the wiring does not fit the model.
         """
-        n_tokens = ids.shape[1]
+        n_tokens = ids.shape[1] + (0 if cache is None else cache.n_tokens)
         if not 1 <= n_tokens <= self.config.n_ctx:
             raise ContextError(f"{n_tokens} tokens; the context holds 1 to {self.config.n_ctx}")
         weight = self.embed.weight
-        frame = Frame.make(self.config, wiring, n_tokens, device=weight.device, dtype=weight.dtype)
+        frame = Frame.make(
+            self.config, wiring, n_tokens, device=weight.device, dtype=weight.dtype, cache=cache
+        )
         try:
             x = tap("embed", self.embed(ids))  # (B, T, C)
             if self.pos_embed is not None and wiring.positions == "model":
                 x = x + tap("pos_embed", self.pos_embed(frame.positions)[None])
             for layer, block in enumerate(self.blocks):
                 x = block(x, frame, tap.at(layer))
+            if cache is not None:
+                cache.n_tokens = n_tokens
             x = self.ln_final(x, tap)
             if unembed is not None:
                 x = x[:, list(unembed)]

@@ -76,7 +76,7 @@ def read(
         row_sum_error, future_mass, empty_rows = patterns.result()
         residual, heads, logits = sums.result() if sums else (None, None, None)
     return Reading(
-        tensors={r.capture.name: _recorded(r) for r in probe.recordings},
+        tensors={r.capture.name: recorded(r) for r in probe.recordings},
         checks=Checks(
             row_sum_error=row_sum_error,
             future_mass=future_mass,
@@ -88,7 +88,8 @@ def read(
     )
 
 
-def _recorded(recording: Recording) -> Tensor:
+def recorded(recording: Recording) -> Tensor:
+    """Raises SelectionError where the run never met the site."""
     if recording.values is None:
         raise SelectionError(
             f"{recording.capture.site.name} does not occur under this wiring, so there is "

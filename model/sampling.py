@@ -101,4 +101,116 @@ def choose(logits: Tensor, sampling: Sampling, *, top: int, draw: float | None) 
 
     Raises SamplingError for logits with NaN or +∞, or with no finite number at all.
     """
-    raise NotImplementedError
+    if draw is not None and not 0 <= draw < 1:
+        raise SamplingError(f"draw is {draw}; it must be at least 0 and under 1")
+    logits = logits.detach().to("cpu", torch.float64)
+    largest = float(logits.amax())  # NaN where any of them is
+    if not isfinite(largest):
+        raise SamplingError(f"the largest logit is {largest}: no token can be chosen by it")
+    greedy = sampling.temperature == 0
+    warmth = 1.0 if greedy else sampling.temperature
+    uncut = ((logits - largest) / warmth).exp()  # (V,)
+    uncut /= uncut.sum()
+
+    ids = _ranked(logits, uncut, sampling, top, draw)  # (N,)
+    sums = uncut[ids].cumsum(0)
+    n_kept, mass, top_k_cut, top_p_cut = 1, float(sums[0]), None, None
+    if not greedy:
+        n_kept, mass, top_k_cut, top_p_cut = _cuts(sums, len(logits), sampling)
+    kept = uncut if n_kept == len(logits) else uncut[ids[:n_kept]] / mass
+    cumulative = (sums[:n_kept] / mass).clamp(max=1.0)
+
+    place = 0 if greedy else None
+    if not greedy and draw is not None:
+        # Rounding may leave the last sum under 1 and the draw above it.
+        last = int((uncut[ids[:n_kept]] > 0).sum()) - 1
+        place = min(int(torch.searchsorted(cumulative, draw, right=True)), last)
+
+    def candidate(place: int) -> Candidate:
+        token = int(ids[place])
+        logit = float(logits[token])
+        is_kept = place < n_kept
+        return Candidate(
+            id=token,
+            rank=place + 1,
+            logit=logit,
+            scaled=None if greedy else logit / warmth,
+            uncut=float(uncut[token]),
+            cut_by=None if is_kept else _cut_by(place, greedy, top_k_cut),
+            probability=float(uncut[token]) / mass if is_kept else 0.0,
+            cumulative=float(cumulative[place]) if is_kept else 1.0,
+        )
+
+    shown = list(range(min(top, len(logits))))
+    if place is not None and place >= len(shown):
+        shown.append(place)
+    return Choice(
+        candidates=[candidate(place) for place in shown],
+        drawn=None if place is None else int(ids[place]),
+        n_kept=n_kept,
+        top_k_cut=top_k_cut,
+        top_p_cut=top_p_cut,
+        entropy_nats=float(torch.special.entr(kept).sum()),
+        draw=None if greedy else draw,
+    )
+
+
+def _ranked(
+    logits: Tensor, uncut: Tensor, sampling: Sampling, top: int, draw: float | None
+) -> Tensor:
+    """The first ids by rank (N,): as many as the settings, the table and the draw need.
+
+    Sorting a whole vocabulary costs ten times the rest of a choice, and the likeliest few hundred
+    tokens nearly always hold the mass that is asked for.
+    """
+    count = max(top, sampling.top_k or 64)
+    mass = 0.0
+    if sampling.top_k is None and sampling.temperature != 0:
+        mass = draw or 0.0
+        if sampling.top_p is not None and sampling.top_p < 1:
+            mass = sampling.top_p
+    while True:
+        ids = _first(logits, count)
+        if len(ids) == len(logits) or float(uncut[ids].sum()) > mass:
+            return ids
+        count *= 8
+
+
+def _first(logits: Tensor, count: int) -> Tensor:
+    """The ids of at least `count` largest logits, largest first, equal ones in order of id."""
+    if count >= len(logits):
+        return logits.sort(descending=True, stable=True).indices
+    floor = logits.topk(count).values[-1]
+    ids = (logits >= floor).nonzero().flatten()
+    return ids[logits[ids].sort(descending=True, stable=True).indices]
+
+
+def _cuts(
+    sums: Tensor, n_vocab: int, sampling: Sampling
+) -> tuple[int, float, Cut | None, Cut | None]:
+    """How many ranks are kept, their mass before renormalising, and where either cut fell.
+
+    `sums` (N,): uncut probabilities, summed down the ranks.
+    """
+
+    def mass_of(n_kept: int) -> float:
+        return 1.0 if n_kept == n_vocab else float(sums[n_kept - 1])
+
+    n_kept, top_k_cut, top_p_cut = n_vocab, None, None
+    if sampling.top_k is not None:
+        n_kept = min(sampling.top_k, n_vocab)
+        top_k_cut = Cut(n_kept, mass_of(n_kept))
+    if sampling.top_p is not None:
+        met = mass_of(n_kept)
+        if sampling.top_p < 1:
+            # Kept: every rank before which less than top_p was gathered, so always the first.
+            gathered = sums[:n_kept] / met
+            n_kept = min(int((gathered < sampling.top_p).sum()) + 1, n_kept)
+        top_p_cut = Cut(n_kept, mass_of(n_kept) / met)
+    return n_kept, mass_of(n_kept), top_k_cut, top_p_cut
+
+
+def _cut_by(place: int, greedy: bool, top_k_cut: Cut | None) -> CutBy:
+    if greedy:
+        return "greedy"
+    return "top_k" if top_k_cut is not None and place >= top_k_cut.rank else "top_p"

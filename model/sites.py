@@ -55,7 +55,9 @@ def _always(config: GPTConfig) -> bool:
 class Site:
     """One quantity: `axes` in C order, the layer axis first where the site has one.
 
-    `alias` is TransformerLens' name for it, `{layer}` standing for the layer.
+    `alias` is TransformerLens' name for it, `{layer}` standing for the layer. `spans_steps`: its
+    positions are those of the whole text at every step of a generation; elsewhere a step has the
+    positions, or queries, of its new tokens only.
     """
 
     name: str
@@ -63,10 +65,17 @@ class Site:
     meaning: str
     alias: str | None = None
     present: Callable[[GPTConfig], bool] = _always
+    spans_steps: bool = False
 
     @property
     def layered(self) -> bool:
         return self.axes[0] == "layer"
+
+    @property
+    def along(self) -> Axis | None:
+        """The axis that the tokens of a run lie on."""
+        axes: tuple[Axis, ...] = ("position", "query")
+        return next((axis for axis in axes if axis in self.axes), None)
 
     @property
     def symbolic_shape(self) -> str:
@@ -174,6 +183,7 @@ _ALL = [
         _KEY,
         "keys as they meet the queries: after q/k norm and rotation",
         "blocks.{layer}.attn.hook_rot_k",
+        spans_steps=True,
     ),
     Site("attn.dots", _CELLS, "rot_q · rot_k, unscaled"),
     Site("attn.scores", _CELLS, "dots × scale (1/√d_head unless the model says otherwise)"),

@@ -100,6 +100,13 @@ class Probe(Tap):
                 raise EndOfRun
         return value
 
+    def busy_at(self, layer: int) -> frozenset[str]:
+        """The sites of a layer at which there is something to do; most have nothing."""
+        edited_or_recorded = (
+            site for site, at in (*self._edits_at, *self._recordings_at) if at == layer
+        )
+        return frozenset((*edited_or_recorded, *self._observers, "resid_pre"))
+
     def wanted(self, site: str, layer: int | None) -> bool:
         at = (site, layer)
         return at in self._edits_at or at in self._recordings_at or site in self._observers
@@ -110,9 +117,12 @@ class _LayerProbe(Tap):
         self.edits = probe.edits
         self._probe = probe
         self._layer = layer
+        self._busy = probe.busy_at(layer)
 
     def __call__(self, site: str, value: Tensor) -> Tensor:
-        return self._probe.visit(site, self._layer, value)
+        if site in self._busy:
+            return self._probe.visit(site, self._layer, value)
+        return value
 
     def wants(self, site: str) -> bool:
         return self._probe.wanted(site, self._layer)
