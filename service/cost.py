@@ -68,13 +68,8 @@ def _hidden_cells(capture: Capture, plan: Plan, config: GPTConfig) -> int:
 
 def _flops(plan: Plan, config: GPTConfig, layers: int) -> int:
     n_tokens = len(plan.ids)
-    d, wide, narrow = (
-        config.d_model,
-        config.n_head * config.d_head,
-        config.n_kv_head * config.d_head,
-    )
-    matrices = 2 * d * wide + 2 * d * narrow + (3 if config.gated else 2) * d * config.d_mlp
-    layer = 2 * matrices * n_tokens + 4 * wide * n_tokens * n_tokens
+    d, wide = config.d_model, config.n_head * config.d_head
+    layer = 2 * block_weights(config) * n_tokens + 4 * wide * n_tokens * n_tokens
     unembedded = 0
     for capture in plan.captures:
         if capture.site.name == "logits":
@@ -87,3 +82,13 @@ def _flops(plan: Plan, config: GPTConfig, layers: int) -> int:
         unembedded = n_tokens
     total = layers * layer + 2 * d * config.vocab_size * unembedded
     return total * (2 if plan.request.compare else 1)
+
+
+def block_weights(config: GPTConfig) -> int:
+    """Numbers in the matrices of one block: each token is multiplied with every one of them."""
+    d, wide, narrow = (
+        config.d_model,
+        config.n_head * config.d_head,
+        config.n_kv_head * config.d_head,
+    )
+    return 2 * d * wide + 2 * d * narrow + (3 if config.gated else 2) * d * config.d_mlp
