@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from model.reading import RunCancelled
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,17 @@ class Comparison:
     rank_changes: list[RankChange]
 
 
-def compare_logits(before: Tensor, after: Tensor) -> Comparison:
-    """Both (T, V). Row by row in float64, so that nothing of size T · V is made beside them."""
+def compare_logits(
+    before: Tensor, after: Tensor, *, stopped: Callable[[], bool] = lambda: False
+) -> Comparison:
+    """Both (T, V). Row by row in float64, so that nothing of size T · V is made beside them.
+
+    Raises RunCancelled once `stopped` says so.
+    """
     kl_nats, largest, changes = [], [], []
     for position, (plain, edited) in enumerate(zip(before, after, strict=True)):
+        if stopped():
+            raise RunCancelled
         if torch.equal(plain, edited):
             kl_nats.append(0.0)
             largest.append(0.0)

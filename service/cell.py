@@ -12,7 +12,7 @@ from model.config import GPTConfig
 from model.labs.cell import errors_of, take_apart
 from model.labs.from_model import to_float64
 from model.labs.given import index_of
-from service.inspector import Finish
+from service.inspector import Finish, Stopped
 from service.labs import refusals
 from service.plan import Plan
 from service.schemas.cell import CellRequest
@@ -58,7 +58,7 @@ def cell_captures(asked: CellRequest, config: GPTConfig) -> list[Capture]:
 def take_cell(asked: CellRequest, config: GPTConfig) -> Finish:
     """Work the cell out in float64 and hold it against what the model has there."""
 
-    def finish(plan: Plan, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    def finish(plan: Plan, tensors: Mapping[str, Tensor], _: Stopped) -> dict[str, Any]:
         n_tokens = len(plan.ids)
         with refusals():
             key = index_of("key", asked.key, n_tokens)

@@ -34,7 +34,8 @@ from service.settings import Settings
 from service.wire.tensors import NamedTensor, NotFiniteError
 
 T = TypeVar("T")
-Finish = Callable[[Plan, Mapping[str, Tensor]], dict[str, Any]]
+Stopped = Callable[[], bool]
+Finish = Callable[[Plan, Mapping[str, Tensor], Stopped], dict[str, Any]]
 Observe = Callable[[str, float], None]  # a stage's name and the seconds that it took
 PROBE_AFTER = 5.0  # seconds of idleness after which readiness tries a token
 PROBE_SECONDS = 1.5  # that this token may take, so that readiness answers within 2
@@ -185,8 +186,10 @@ class Inspector:
             everything = Capture.resolve(SITES["logits"], {}, model.config, len(plan.ids))
             plain = read(model, plan.ids, [everything], stopped=stopped)
             require_finite(reading.tensors[ALL_LOGITS])
-            comparison = compare_logits(plain.tensors["logits"], reading.tensors[ALL_LOGITS])
-        extra = finish(plan, reading.tensors) if finish is not None else {}
+            comparison = compare_logits(
+                plain.tensors["logits"], reading.tensors[ALL_LOGITS], stopped=stopped
+            )
+        extra = finish(plan, reading.tensors, stopped) if finish is not None else {}
         tensors = named_tensors(plan.shown, reading.tensors, plan.dtype)
         finite = all_finite(tensors, reading.checks)
         return Inspected(tensors, reading.checks, finite, edits, comparison, extra)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from model.reading import RunCancelled
 from model.tokenizer import Tokenizer, TokenizerError
-from service.inspector import Finish, require_finite
+from service.inspector import Finish, Stopped, require_finite
 from service.plan import Plan
 from service.schemas.logits import LogitsRequest
 
@@ -17,17 +18,23 @@ from service.schemas.logits import LogitsRequest
 def predictions(tokenizer: Tokenizer | None, asked: LogitsRequest) -> Finish:
     """Reads the captured `logits` (n, V), on their own device, one row at a time in float64.
 
-    Raises NotFiniteError where they hold a NaN or +∞.
+    Raises NotFiniteError where they hold a NaN or +∞, RunCancelled once nobody waits.
     """
 
-    def finish(plan: Plan, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    def rows(tensors: Mapping[str, Tensor], stopped: Stopped) -> Iterator[Tensor]:
+        for row in tensors["logits"]:
+            if stopped():
+                raise RunCancelled
+            yield row
+
+    def finish(plan: Plan, tensors: Mapping[str, Tensor], stopped: Stopped) -> dict[str, Any]:
         require_finite(tensors["logits"])
         positions = next(c.indices[0] for c in plan.captures if c.name == "logits")
         assert positions is not None
         return {
             "predictions": [
                 _prediction(row, position, plan.ids, asked.top, tokenizer)
-                for row, position in zip(tensors["logits"], positions, strict=True)
+                for row, position in zip(rows(tensors, stopped), positions, strict=True)
             ]
         }
 

@@ -10,6 +10,7 @@ from service.schemas.arrays import Numbers
 from service.schemas.base import Selection, Switch, Wire
 
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=65536, fail_fast=True)]
 Number = Annotated[float, Field(strict=True)]
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.\-/]+$")]
 
@@ -138,7 +139,7 @@ class PatchSource(Wire):
     """The other input, run first. `positions` (queries at attention cells) default to the same."""
 
     text: str | None = None
-    token_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
+    token_ids: TokenIds | None = None
     positions: Selection | None = None
 
     @model_validator(mode="after")
@@ -163,7 +164,7 @@ class Input(Wire):
     """Exactly one of `text` and `token_ids`."""
 
     text: str | None = Field(None, examples=["The cat chased the mouse."])
-    token_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
+    token_ids: TokenIds | None = None
     add_bos: Switch | None = Field(
         None, description="default: what the tokenizer wants for text, false for token_ids"
     )
