@@ -44,7 +44,7 @@ class Admission:
     @asynccontextmanager
     async def answer_bytes(self, estimated: int, *, beside: int = 0) -> AsyncIterator[None]:
         """Hold the answer's share of the budget until it has been sent; `beside` it is what the
-        run itself keeps, such as keys and values.
+        run itself keeps, such as keys and values or the logits of a comparison.
 
         Raises a 422 where one answer is over the limit, a 429 where all together would be.
         """
@@ -61,9 +61,9 @@ class Admission:
         if beside and estimated > limits.max_in_flight_bytes:  # never to be had, however long
             raise Problem(
                 "answer-too-large",
-                f"the answer and the keys and values kept for it would take {estimated} bytes; at "
-                f"most {limits.max_in_flight_bytes} are held at once: take a shorter prompt or "
-                "fewer new tokens",
+                f"the answer and what the run keeps beside it would take {estimated} bytes; at "
+                f"most {limits.max_in_flight_bytes} are held at once: take a shorter input, or "
+                "fewer new tokens, positions or patches",
                 limit=limits.max_in_flight_bytes,
                 actual=estimated,
             )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from model.capture import Capture
 from model.config import GPTConfig
 from model.reading import end_of_run, place
-from service.plan import Plan
+from service.plan import Patch, Plan
 from service.wire.tensors import json_size
 
 
@@ -49,6 +50,19 @@ def cost(plan: Plan, config: GPTConfig) -> Cost:
         ),
         flops=_flops(plan, config, layers),
     )
+
+
+def kept_bytes(plan: Plan, config: GPTConfig) -> int:
+    """What the run holds beside the tensors that are sent: captures that only serve the answer, a
+    comparison's other logits, the values of patches, float32 of what is sent as float16."""
+    held = [capture for capture in plan.captures if capture.name in plan.hidden]
+    held += [item.capture for item in plan.edits if isinstance(item, Patch)]
+    if plan.dtype != torch.float32:
+        held += plan.shown
+    floats = sum(capture.count for capture in held)
+    if plan.request.compare:
+        floats += len(plan.ids) * config.vocab_size
+    return floats * torch.float32.itemsize
 
 
 def _hidden_cells(capture: Capture, plan: Plan, config: GPTConfig) -> int:

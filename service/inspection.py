@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from model.tokenizer import Token, Tokenizer
 from service import __version__
-from service.cost import Cost, cost
+from service.cost import Cost, cost, kept_bytes
 from service.errors import ClientGone
 from service.inspector import Finish, Inspected, Inspector, inspector_of
 from service.plan import Plan, make_plan
@@ -80,7 +80,8 @@ async def answer(
         return _respond(parts, negotiation.JSON, coding, timing)
     async with AsyncExitStack() as stack:
         held = _answer_bytes(estimated, asked, media_type)
-        await stack.enter_async_context(inspector.admission.answer_bytes(held))
+        beside = kept_bytes(plan, inspector.opened.model.config)
+        await stack.enter_async_context(inspector.admission.answer_bytes(held, beside=beside))
         inspected, measured = await until_gone(http, inspector.inspect(plan, finish))
         timing.update(queue=measured.queue, forward=measured.forward)
         parts = await inspector.off_loop(
