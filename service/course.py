@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from model.labs.readings import Sentence
 
-Need = Literal["rope", "positions", "tokenizer", "layernorm", "few_weights"]
+Need = Literal["rope", "positions", "tokenizer", "same_tokens", "layernorm", "few_weights"]
 TEXT = "猫追老鼠，因为它饿了。"
 
 
@@ -425,7 +425,7 @@ EXPERIMENTS = (
                 "with positions it can tell who chases whom",
             ),
         ),
-        ("tokenizer", "positions"),
+        ("tokenizer", "same_tokens", "positions"),
     ),
     Item(
         "the_norm",

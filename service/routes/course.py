@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from fastapi import APIRouter, Request
 
+from model.labs.examples import ORDER_TEXTS
 from model.labs.fresh import MOST_WEIGHTS, block_weights
 from service.course import COURSE, Item, Need
 from service.inspector import Inspector, inspector_of
@@ -61,6 +62,10 @@ def _lacks(inspector: Inspector, needs: Sequence[Need]) -> str | None:
             lambda: inspector.opened.tokenizer is not None,
             "this model has no tokenizer",
         ),
+        "same_tokens": (
+            lambda: _same_tokens(inspector),
+            "its tokenizer does not give the two texts the same tokens",
+        ),
         "rope": (
             lambda: config.positions == "rope",
             f"this model's positions are {config.positions}, not rotary",
@@ -73,3 +78,12 @@ def _lacks(inspector: Inspector, needs: Sequence[Need]) -> str | None:
         ),
     }
     return next((why for there, why in (has[need] for need in needs) if not there()), None)
+
+
+def _same_tokens(inspector: Inspector) -> bool:
+    """Whether the course's two sentences are the same tokens: SentencePiece marks the word that
+    begins a text, which may then be another token."""
+    tokenizer = inspector.opened.tokenizer
+    assert tokenizer is not None  # whoever needs the same tokens needs a tokenizer first
+    first, second = (sorted(tokenizer.read(text).ids) for text in ORDER_TEXTS)
+    return first == second
