@@ -16,6 +16,8 @@ import orjson
 from fastapi import Request
 from starlette.responses import Response
 
+from model.checks import Checks
+from model.edit import Edit
 from model.tokenizer import Token, Tokenizer
 from service import __version__
 from service.cost import Cost, cost, kept_bytes
@@ -23,6 +25,7 @@ from service.errors import ClientGone
 from service.inspector import Finish, Inspected, Inspector, inspector_of
 from service.plan import Plan, make_plan
 from service.predictions import token_text
+from service.schemas import reading as wire
 from service.schemas.reading import Capture, Format, InspectingRequest
 from service.wire import negotiation
 from service.wire.body import ChunkedBody
@@ -67,17 +70,17 @@ async def answer(
             hidden=hidden,
             in_bytes=media_type != negotiation.JSON,
         )
-        return plan, cost(plan, inspector.opened.model.config), _tokens(inspector, plan)
+        return plan, cost(plan, inspector.opened.model.config), tokens_of(inspector, plan)
 
     plan, estimated, tokens = await inspector.off_loop(plan_it)
     timing = {"queue": 0.0, "tokenize": (time.perf_counter() - start) * 1e3, "forward": 0.0}
-    head = _head(inspector, plan, tokens)
+    head = head_of(inspector, plan, tokens)
     head.update(extra or {})
     if asked.dry_run:
         head["checks"] = NO_CHECKS
         head["estimate"] = dataclasses.asdict(estimated)
         parts = _encode(head, None, asked, negotiation.JSON, timing)
-        return _respond(parts, negotiation.JSON, coding, timing)
+        return respond(parts, negotiation.JSON, coding, timing)
     async with AsyncExitStack() as stack:
         held = _answer_bytes(estimated, asked, media_type)
         beside = kept_bytes(plan, inspector.opened.model.config)
@@ -87,7 +90,7 @@ async def answer(
         parts = await inspector.off_loop(
             _encode, head, inspected, asked, media_type, timing, inspector.opened.tokenizer
         )
-        response = _respond(parts, media_type, coding, timing)
+        response = respond(parts, media_type, coding, timing)
         response.when_sent(stack.pop_all())
         return response
 
@@ -112,7 +115,7 @@ async def _disconnected(http: Request) -> None:
         pass
 
 
-def _tokens(inspector: Inspector, plan: Plan) -> list[dict[str, Any]] | list[int]:
+def tokens_of(inspector: Inspector, plan: Plan) -> list[dict[str, Any]] | list[int]:
     kind = plan.request.tokens
     if kind == "none":
         return []
@@ -140,7 +143,7 @@ def identity(inspector: Inspector) -> dict[str, Any]:
     }
 
 
-def _head(
+def head_of(
     inspector: Inspector, plan: Plan, tokens: list[dict[str, Any]] | list[int]
 ) -> dict[str, Any]:
     asked = plan.request
@@ -174,7 +177,7 @@ def _encode(
         tensors = inspected.tensors
     if media_type != negotiation.JSON:
         start = time.perf_counter()
-        head["timing_ms"] = _rounded({**timing, "encode": 0.0})
+        head["timing_ms"] = rounded({**timing, "encode": 0.0})
         parts = safetensors_answer(head, tensors)
         timing["encode"] = (time.perf_counter() - start) * 1e3
         return parts
@@ -210,7 +213,7 @@ class _TimedText:
 
     def _end(self) -> bytes:
         """Of the same length whatever `encode` came to be."""
-        said = orjson.dumps(_rounded(self._timing))[:-1]
+        said = orjson.dumps(rounded(self._timing))[:-1]
         return b',"timing_ms":%s,"encode":%12.3f}' % (said, self.encode_ms)
 
 
@@ -220,19 +223,10 @@ def _say_what_was_found(
     asked: InspectingRequest,
     tokenizer: Tokenizer | None,
 ) -> None:
-    head["input"]["edits"] = [
-        {
-            **edit.model_dump(exclude_none=True),
-            "values_touched": done.values_touched,
-            "change_norm": done.change_norm,
-        }
-        for edit, done in zip(asked.edits, inspected.edits, strict=True)
-    ]
+    head["input"]["edits"] = edit_reports(asked.edits, inspected.edits)
     head.update(inspected.extra)
-    checks = dataclasses.asdict(inspected.checks)
-    if asked.checks_level == "basic":
-        checks = {name: checks[name] for name in ("row_sum_error", "future_mass", "empty_rows")}
-    head["checks"] = {**checks, "finite": inspected.finite}
+    full = asked.checks_level == "full"
+    head["checks"] = check_fields(inspected.checks, inspected.finite, full=full)
     if inspected.comparison is not None:
         comparison = dataclasses.asdict(inspected.comparison)
         for change in comparison["rank_changes"]:
@@ -240,7 +234,26 @@ def _say_what_was_found(
         head["comparison"] = comparison
 
 
-def _rounded(timing: dict[str, float]) -> dict[str, float]:
+def edit_reports(asked: Sequence[wire.Edit], done: Sequence[Edit]) -> list[dict[str, Any]]:
+    """The edits as asked, and what they did."""
+    return [
+        {
+            **edit.model_dump(exclude_none=True),
+            "values_touched": made.values_touched,
+            "change_norm": made.change_norm,
+        }
+        for edit, made in zip(asked, done, strict=True)
+    ]
+
+
+def check_fields(checks: Checks, finite: bool, *, full: bool = False) -> dict[str, Any]:
+    fields = dataclasses.asdict(checks)
+    if not full:
+        fields = {name: fields[name] for name in ("row_sum_error", "future_mass", "empty_rows")}
+    return {**fields, "finite": finite}
+
+
+def rounded(timing: dict[str, float]) -> dict[str, float]:
     return {name: round(value, 3) for name, value in timing.items()}
 
 
@@ -250,7 +263,7 @@ def _answer_bytes(estimated: Cost, asked: InspectingRequest, media_type: str) ->
     return estimated.tensor_bytes + text
 
 
-def _respond(
+def respond(
     parts: list[Part], media_type: str, coding: negotiation.Coding, timing: dict[str, float]
 ) -> ChunkedBody:
     response = ChunkedBody(parts, media_type, coding)
