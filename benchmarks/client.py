@@ -24,10 +24,10 @@ class Answer:
     headers: HTTPMessage
 
     @property
-    def server_timing(self) -> dict[str, float]:
-        """Milliseconds by stage, as Fluoroscope's Server-Timing header says."""
-        stages = (part.split(";dur=") for part in self.headers["Server-Timing"].split(", "))
-        return {name: float(ms) for name, ms in stages}
+    def timing_ms(self) -> dict[str, float]:
+        """Milliseconds by stage, as a Fluoroscope answer in JSON says at its end."""
+        end = bytes(self.body[-400:])
+        return dict(json.loads(end[end.rindex(b'"timing_ms":') + 12 : -1]))
 
 
 class Client:

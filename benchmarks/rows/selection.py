@@ -22,7 +22,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
 }
 COMPARED = [
     "POST /v1/attention as nested JSON, whole and narrowed down. `forward` and `encode` are the "
-    "server's own Server-Timing of the same requests, `ms` the whole request at the client.",
+    "server's own timing of the same requests, `ms` the whole request at the client.",
 ]
 
 
@@ -64,7 +64,7 @@ def _asking(
 ) -> Callable[[], float]:
     def ask() -> float:
         answer = client.post("/v1/attention", question)
-        for stage, ms in answer.server_timing.items():
+        for stage, ms in answer.timing_ms.items():
             stages.setdefault(stage, []).append(ms)
         return answer.ms
 

@@ -324,7 +324,11 @@ class Estimate(Wire):
 
 
 class Timing(Wire):
-    """Milliseconds. `queue`: waiting for the device; `encode`: writing the tensors."""
+    """Milliseconds. `queue`: waiting for the device; `encode`: writing the tensors.
+
+    The last key of a JSON answer. The header Server-Timing says the same, but for the `encode` of
+    an answer over 1 MiB, whose numbers are written while it is sent.
+    """
 
     queue: float
     tokenize: float

@@ -6,10 +6,12 @@ import logging
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.answers import SAFETENSORS
+from service.inspection import AT_ONCE
+from tests.answers import SAFETENSORS, strict_json
 from tests.conftest import Serve
 
 ORIGIN = "http://localhost:5173"
@@ -179,6 +181,30 @@ def test_run_says_where_its_time_went_and_is_not_kept(name: str, client: TestCli
         timing = answer.json()["timing_ms"]
         assert list(timing) == list(parts)
         assert timing["forward"] == pytest.approx(float(parts["forward"]), abs=1e-3)
+
+
+@pytest.mark.parametrize("coding", ["identity", "gzip"])
+def test_large_answer_is_written_while_it_is_sent_and_says_at_its_end_how_long_that_took(
+    coding: str, client: TestClient
+) -> None:
+    """The header is on its way before the numbers are written, so only the body can say it."""
+    stages = ["dots", "scores", "masked_scores", "pattern"]
+    ids = [n % 50 for n in range(64)]
+    question = {"token_ids": ids, "stages": stages, "format": {"decimals": 8}}
+    answer = client.post("/v1/attention", json=question, headers={"accept-encoding": coding})
+    assert len(answer.content) > AT_ONCE
+    assert "encode" not in answer.headers["server-timing"]
+    if coding == "identity":
+        assert int(answer.headers["content-length"]) == len(answer.content)
+    else:
+        assert answer.headers["content-encoding"] == coding
+    found = strict_json(answer.content)
+    assert list(found)[-1] == "timing_ms"
+    assert list(found["timing_ms"]) == ["queue", "tokenize", "forward", "encode"]
+    assert 0 < found["timing_ms"]["encode"] < 60_000
+    pattern = np.array(found["tensors"]["attn.pattern"]["data"])
+    assert pattern.shape[-2:] == (64, 64)
+    assert pattern.sum(-1) == pytest.approx(1, abs=1e-6)
 
 
 def test_failure_of_ours_is_a_500_with_the_same_headers_and_a_trace_in_the_log_alone(
