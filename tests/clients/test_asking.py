@@ -9,9 +9,25 @@ import numpy as np
 import pytest
 from fluoroscope_client import capture, edits
 from fluoroscope_client.asking import select
-from fluoroscope_client.calls import Call, Calls
+from fluoroscope_client.call import Call
+from fluoroscope_client.calls_of_generation import GenerationCalls
+from fluoroscope_client.calls_of_labs import LabCalls
+from fluoroscope_client.calls_on_models import ModelCalls
+from fluoroscope_client.calls_on_runs import RunCalls
 
-CALLS = Calls("safetensors")
+
+class Unsent(ModelCalls, RunCalls, GenerationCalls, LabCalls):
+    """Hands out the calls that a client would send."""
+
+    _wire = "safetensors"
+
+    def _send(self, call: Call[Any]) -> Call[Any]:
+        return call
+
+    _steps = _send
+
+
+CALLS: Any = Unsent()
 
 
 def sent(call: Call[Any]) -> dict[str, Any]:
@@ -140,7 +156,7 @@ def test_inspect_request_spells_captures_and_edits() -> None:
         {"op": "zero", "site": "attn_out", "layers": {"start": 0, "stop": 2, "step": 1}},
     ]
     assert body["wiring"] == {"causal": False}
-    assert (body["compare"], body["checks_level"], body["dry_run"]) == (True, "full", False)
+    assert (body["compare"], body["checks_level"]) == (True, "full")
 
 
 def test_one_capture_needs_no_list() -> None:
@@ -161,7 +177,112 @@ def test_lone_surrogate_is_a_value_error() -> None:
 
 
 def test_parameters_asks_by_query() -> None:
-    assert CALLS.parameters().query == {}
+    assert CALLS.parameters().query == {"explain": "false"}
     call = CALLS.parameters(context=256, depth=2, explain=True)
     assert call.query == {"context": "256", "depth": "2", "explain": "true"}
     assert call.content() is None
+
+
+def test_parameter_is_cut_as_python_slices() -> None:
+    call = CALLS.parameter(
+        "blocks.0.attn.q.weight", rows=slice(0, 8), columns=[3, -1], head=1, reduce="mean"
+    )
+    assert call.path == "/v1/model/parameters/blocks.0.attn.q.weight"
+    assert call.query == {
+        "rows": "0:8:1",
+        "columns": "3,-1",
+        "head": "1",
+        "reduce": "mean",
+        "dtype": "float32",
+    }
+    exact = CALLS.parameter("a", rows=slice(None, None, 4), columns="all", wire="json")
+    assert exact.query == {"rows": "::4", "columns": ":", "exact": "true"}
+    assert CALLS.parameter("../presets?x").path == "/v1/model/parameters/..%2Fpresets%3Fx"
+
+
+def test_generation_request_has_every_choice() -> None:
+    call = CALLS.generate(
+        "猫",
+        temperature=0.7,
+        top_k=40,
+        top_p=0.9,
+        seed=7,
+        max_new_tokens=5,
+        n=2,
+        stop="。",
+        stop_ids=[np.int64(0)],
+        top=3,
+        captures=capture("attn.pattern", layers=2),
+        trace_prompt=False,
+        tokens="ids",
+        edits=[edits.zero("attn.z", layers=1, heads=0)],
+    )
+    assert (call.path, call.accept) == ("/v1/generate", "text/event-stream")
+    assert sent(call) == {
+        "text": "猫",
+        "temperature": 0.7,
+        "top_k": 40,
+        "top_p": 0.9,
+        "seed": 7,
+        "max_new_tokens": 5,
+        "n": 2,
+        "stop": ["。"],
+        "stop_ids": [0],
+        "top": 3,
+        "trace": {"captures": [{"site": "attn.pattern", "layers": [2]}], "prompt": False},
+        "tokens": "ids",
+        "edits": [{"op": "zero", "site": "attn.z", "layers": [1], "heads": [0]}],
+        "format": {"dtype": "float32", "encoding": "base64"},
+    }
+    assert sent(CALLS.generate("a", wire="json", decimals=3))["format"] == {"decimals": 3}
+    whole = CALLS.completion([5, 6])
+    assert whole.accept == "application/vnd.safetensors, application/json;q=0.1"
+    assert sent(whole) == {
+        "token_ids": [5, 6],
+        "stop": [],
+        "edits": [],
+        "format": {"dtype": "float32"},
+    }
+    with pytest.raises(ValueError, match="dry run"):
+        CALLS.generate("a", dry_run=True)
+    with pytest.raises(TypeError, match="tmp"):
+        CALLS.generate("a", tmp=1)
+
+
+def test_sample_sends_minus_infinity_as_null() -> None:
+    call = CALLS.sample(logits=np.array([1.5, -np.inf]), settings=[{"temperature": 2}], seed=1)
+    assert sent(call) == {"logits": [1.5, None], "settings": [{"temperature": 2}], "seed": 1}
+    assert sent(CALLS.sample("猫", position=-2, top=3)) == {
+        "text": "猫",
+        "settings": [{}],
+        "position": -2,
+        "top": 3,
+    }
+    with pytest.raises(ValueError, match="JSON"):
+        CALLS.sample(logits=[np.inf]).content()
+    with pytest.raises(ValueError, match="shape"):
+        CALLS.sample(logits=[[1.0]])
+    with pytest.raises(TypeError, match="logits"):
+        CALLS.sample()
+
+
+def test_order_lab_takes_two_of_a_kind() -> None:
+    assert sent(CALLS.order_lab(("a b", "b a"))) == {"texts": ["a b", "b a"]}
+    assert sent(CALLS.order_lab(([1, 2], [2, 1]))) == {"token_ids": [[1, 2], [2, 1]]}
+    with pytest.raises(TypeError, match="two"):
+        CALLS.order_lab(("a b", [2, 1]))
+
+
+def test_rotation_takes_arrays_and_places() -> None:
+    call = CALLS.rope_rotate(np.array([1.0, 0.5]), [0.5, 1.0], positions=[(3, 1)], base=100.0)
+    assert sent(call) == {
+        "q": [1.0, 0.5],
+        "k": [0.5, 1.0],
+        "positions": [{"m": 3, "n": 1}],
+        "base": 100.0,
+    }
+
+
+def test_model_compared_is_a_name_or_a_config() -> None:
+    body = sent(CALLS.compare_parameters(["gpt2", {"preset": "course", "config": {"n_layer": 8}}]))
+    assert body["configs"] == ["gpt2", {"preset": "course", "config": {"n_layer": 8}}]

@@ -2,7 +2,8 @@
 
 from fluoroscope_client import edits
 from fluoroscope_client.asking import capture
-from fluoroscope_client.client import AsyncFluoroscope, Fluoroscope, __version__
+from fluoroscope_client.client import AsyncFluoroscope, Fluoroscope
+from fluoroscope_client.connection import __version__
 from fluoroscope_client.errors import (
     AnswerError,
     ConnectError,

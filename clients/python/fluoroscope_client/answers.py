@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from fluoroscope_client.errors import AnswerError
+
+
+class Sentence(TypedDict):
+    """The same in Chinese and English."""
+
+    zh: str
+    en: str
+
+
+class HealthReason(TypedDict, total=False):
+    reason: str | None
+    model: str | None
+
+
+class Health(HealthReason):
+    status: str
 
 
 class ModelIdentity(TypedDict):
@@ -17,6 +33,16 @@ class ModelIdentity(TypedDict):
     server_version: str
 
 
+class TokenizerReport(TypedDict):
+    kind: str
+    vocab_size: int
+    bos_id: int | None
+    eos_id: int | None
+    adds_bos: bool
+    normalizes: bool
+    special_tokens: dict[str, int]
+
+
 class Model(ModelIdentity):
     """`kv_head_of_head`: the key/value head that each query head reads."""
 
@@ -26,7 +52,7 @@ class Model(ModelIdentity):
     config: dict[str, Any]
     parameters: int
     kv_head_of_head: list[int]
-    tokenizer: dict[str, Any] | None
+    tokenizer: TokenizerReport | None
     limits: dict[str, float]
     formats: list[str]
 
@@ -76,19 +102,85 @@ class Tokenized(TypedDict):
     tokens: list[Token]
 
 
-class EditReport(TypedDict):
-    """The edit as asked, how many values it touched, and the norm of the change."""
+class Deviation(TypedDict):
+    """The largest difference; None where the model's numbers are not finite."""
 
-    edit: dict[str, Any]
+    absolute: float | None
+    relative: float | None
+
+
+class Deviations(TypedDict):
+    logits: Deviation
+    patterns: Deviation
+
+
+class Parity(TypedDict):
+    """Against float64 numbers, stored (golden) or made now of the same weights by other code.
+
+    `control`: what was made wrong in the run that has to miss the gate. `gate` is None in
+    bfloat16, which is only reported.
+    """
+
+    model: ModelIdentity
+    against: Literal["golden", "reference"]
+    made_with: str
+    golden_ignored: str | None
+    n_tokens: int
+    rows: int
+    maps: int
+    dtype: str
+    deviations: Deviations
+    gate: float | None
+    within_gate: bool | None
+    control: str
+    control_deviations: Deviations
+    control_missed: bool | None
+    passed: bool | None
+    seconds: float
+
+
+class EditReport(TypedDict):
+    """How many values the edit touched, and the norm of the change."""
+
+    op: Literal["zero", "block", "scale", "add", "set", "mean", "patch"]
+    site: str
     values_touched: int
     change_norm: float
+
+
+class RopeScalingReport(TypedDict, total=False):
+    kind: Literal["none", "linear", "ntk", "dynamic", "yarn", "llama3"]
+    factor: float
+    original_context: int | None
+    low_freq_factor: float
+    high_freq_factor: float
+    beta_fast: float
+    beta_slow: float
+    attention_factor: float | None
+
+
+class RopeReport(TypedDict, total=False):
+    base: float | None
+    pairing: Literal["half", "interleaved"] | None
+    scaling: RopeScalingReport | None
+    offset: int
+
+
+class WiringReport(TypedDict, total=False):
+    """The formula that this run used."""
+
+    causal: bool
+    score_scale: float | None
+    residual: bool
+    positions: Literal["model", "none"]
+    rope: RopeReport
 
 
 class InputReport(TypedDict):
     text: str | None
     bos_added: bool
     n_tokens: int
-    wiring: dict[str, Any]
+    wiring: WiringReport
     edits: list[EditReport]
 
 
@@ -132,6 +224,41 @@ class Prediction(TypedDict):
     top: list[TopToken]
     entropy_nats: float
     logsumexp: float
+
+
+class CellErrors(TypedDict):
+    """How far the model's own numbers are from these; `dot` as a part of the magnitude, `score`
+    of magnitude × scale."""
+
+    dot: float
+    score: float
+    weight: float
+
+
+class Cell(TypedDict):
+    """One number of a map taken apart, in float64: dot = Σ products, score = dot × scale,
+    exp = exp(score − row_max) or 0 where masked, weight = exp / row_sum."""
+
+    layer: int
+    head: int
+    kv_head: int
+    query: int
+    key: int
+    rot_q: list[float]
+    rot_k: list[float]
+    products: list[float]
+    magnitude: float
+    dot: float
+    scale: float
+    score: float
+    masked: bool
+    row_max: float | None
+    exp: float
+    row_sum: float
+    weight: float
+    v: list[float]
+    weighted_v: list[float]
+    errors: CellErrors
 
 
 class RankChange(TypedDict):

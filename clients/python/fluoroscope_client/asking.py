@@ -15,6 +15,13 @@ Selection = Literal["all"] | SupportsIndex | range | slice | Sequence[SupportsIn
 Text = str | Sequence[SupportsIndex]
 Wire = Literal["safetensors", "json"]
 Stage = Literal["dots", "scores", "masked_scores", "pattern"]
+# Sites by name, and parts of sites as `capture` makes them.
+Captures = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
+JSON = "application/json"
+SAFETENSORS = "application/vnd.safetensors"
+EVENT_STREAM = "text/event-stream"
+_OF_THE_FORM = ("wire", "dtype", "decimals")
+MEDIA_TYPES = {"safetensors": SAFETENSORS, "json": JSON}
 
 
 class Where(TypedDict, total=False):
@@ -73,14 +80,52 @@ class Input(TypedDict, total=False):
     decimals: int
 
 
-class Common(Input, total=False):
-    """The same, and what changes or checks the run; `inspect` names these itself."""
+class Changed(Input, total=False):
+    """The same, and what changes the run.
+
+    `edits` (see `fluoroscope_client.edits`) in this order, and `wiring`. `dry_run` only estimates
+    what it would take.
+    """
 
     edits: Sequence[Mapping[str, Any]]
     wiring: Wiring | None
+    dry_run: bool
+
+
+class Common(Changed, total=False):
+    """The same, and what checks the run: `compare` also runs the input unchanged."""
+
     compare: bool
     checks_level: Literal["basic", "full"]
-    dry_run: bool
+
+
+class Setting(TypedDict, total=False):
+    """How a token is chosen, over the whole vocabulary: ÷ temperature (0: the largest logit), only
+    the `top_k` largest, only the likeliest until their probabilities reach `top_p`.
+    """
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+
+
+class Generating(Changed, Setting, total=False):
+    """Options of a generation.
+
+    `n` samples of one prompt, one after the other, each of at most `max_new_tokens`; `seed` makes
+    them repeat. `stop`: strings that end a sample; `stop_ids`: tokens that do, default the
+    tokenizer's end of text. `top`: rows of each step's candidates. `captures`: values to bring
+    back from every step, and from the prompt unless `trace_prompt` is False.
+    """
+
+    max_new_tokens: int | None
+    n: int
+    seed: int | None
+    stop: str | Sequence[str]
+    stop_ids: Sequence[SupportsIndex] | None
+    top: int
+    captures: Captures
+    trace_prompt: bool
 
 
 def capture(
@@ -144,3 +189,53 @@ def spell_input(text: Text) -> dict[str, Any]:
     if isinstance(text, str):
         return {"text": text}
     return {"token_ids": [index(token) for token in text]}
+
+
+def spell_captures(captures: Captures) -> list[dict[str, Any]]:
+    """Whole sites by name, parts of them as `capture` made them, or several of either."""
+    several = [captures] if isinstance(captures, (str, Mapping)) else captures
+    return [{"site": item} if isinstance(item, str) else spell(item) for item in several]
+
+
+def accepted(wire: Wire) -> str:
+    """The media type of a wire. Raises ValueError."""
+    if wire not in MEDIA_TYPES:
+        raise ValueError(f"wire is {wire!r}; it is one of {', '.join(MEDIA_TYPES)}")
+    return MEDIA_TYPES[wire]
+
+
+def spell_generating(text: Text, options: Mapping[str, Any], wire: Wire) -> dict[str, Any]:
+    """A generation's body. Raises TypeError for an option that there is not."""
+    rest = dict(options)
+    captures, with_prompt = rest.pop("captures", ()), rest.pop("trace_prompt", True)
+    stop, stop_ids = rest.pop("stop", ()), rest.pop("stop_ids", None)
+    body = spell_run(text, rest, Generating, wire)
+    body["stop"] = [stop] if isinstance(stop, str) else list(stop)
+    if stop_ids is not None:
+        body["stop_ids"] = [index(token) for token in stop_ids]
+    if traced := spell_captures(captures):
+        body["trace"] = {"captures": traced, "prompt": with_prompt}
+    return body
+
+
+def spell_form(wire: Wire, dtype: object, decimals: object) -> dict[str, object]:
+    """The request's `format`. Raises ValueError where the wire has no such choice."""
+    if wire == "safetensors":
+        if decimals is not None:
+            raise ValueError("decimals round JSON numbers: they need wire='json'")
+        return {"dtype": dtype}
+    if dtype != "float32":
+        raise ValueError(f"JSON numbers are written from float32; {dtype} needs wire='safetensors'")
+    return {"exact": True} if decimals is None else {"decimals": decimals}
+
+
+def spell_run(
+    text: Text, options: Mapping[str, Any], known: type[Any], wire: Wire
+) -> dict[str, Any]:
+    """The body's part that every run has. Raises TypeError for an option that is not `known`."""
+    if unknown := options.keys() - known.__annotations__.keys():
+        raise TypeError(f"there is no option {', '.join(sorted(unknown))}")
+    form = spell_form(wire, options.get("dtype", "float32"), options.get("decimals"))
+    rest = {name: value for name, value in options.items() if name not in _OF_THE_FORM}
+    edits = [spell(edit) for edit in rest.pop("edits", ())]
+    return {**spell_input(text), **spell(rest), "edits": edits, "format": form}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from fluoroscope_client.asking import Selection, select
 from fluoroscope_client.safetensors import Floats
 
+OF_TOKENS = ("position", "query", "key")
 STATS = ("mean", "variance", "norm", "min", "max")
 Indices = range | tuple[int, ...]
 
@@ -23,7 +24,8 @@ class Tensor:
     `axes` names the axes of `values` in order. `coords` holds the true indices along an axis; an
     axis that is not in it is whole. `at` holds the one index of each axis that `sel` took out.
     `lengths` gives an axis' length in the model or the input where that is known, so that −1 is
-    the last one there and not the last one held.
+    the last one there and not the last one held. `tokens` labels the positions of the input,
+    where they are known.
     """
 
     values: Floats
@@ -33,6 +35,7 @@ class Tensor:
     coords: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     at: Mapping[str, int] = field(default_factory=dict)
     lengths: Mapping[str, int] = field(default_factory=dict)
+    tokens: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -46,6 +49,15 @@ class Tensor:
         """The true indices along an axis, in the order of the values. Raises ValueError."""
         place = self._place(axis)
         return self.coords.get(axis, range(self.values.shape[place]))
+
+    def labels(self, axis: str) -> list[str]:
+        """What stands along an axis: tokens where it counts them, else indices or statistics."""
+        held = self.indices(axis)
+        if axis in OF_TOKENS and self.tokens and max(held, default=0) < len(self.tokens):
+            return [self.tokens[index] for index in held]
+        if axis == "stat" and len(held) == len(STATS):
+            return list(STATS)
+        return [str(index) for index in held]
 
     def sel(self, **selections: Selection | str) -> Tensor:
         """The part with these true indices: `sel(layer=2, head=[0, 3], query=-1)`.
@@ -74,25 +86,19 @@ class Tensor:
         places = [held.index(number) for number in true]
         others = {name: found for name, found in self.coords.items() if name != axis}
         if not isinstance(selection, (slice, Sequence, range, np.ndarray)):
-            return Tensor(
+            return replace(
+                self,
                 values=self.values[(slice(None),) * place + (places[0],)],
-                name=self.name,
-                site=self.site,
                 axes=self.axes[:place] + self.axes[place + 1 :],
                 coords=others,
                 at={**self.at, axis: true[0]},
-                lengths=self.lengths,
             )
-        return Tensor(
+        length = self._length(axis)
+        return replace(
+            self,
             values=self.values.take(places, axis=place),
-            name=self.name,
-            site=self.site,
-            axes=self.axes,
             coords={**others, axis: tuple(true)},
-            at=self.at,
-            lengths={**self.lengths, axis: length}
-            if (length := self._length(axis)) is not None
-            else self.lengths,
+            lengths=self.lengths if length is None else {**self.lengths, axis: length},
         )
 
     def _place(self, axis: str) -> int:
