@@ -37,7 +37,7 @@ SITES = {
 }
 
 SETTINGS = {
-    "model": "「demo」、「preset:名称」，或一个检查点",
+    "model": "demo、preset:名称、文件夹或文件、org/name 或 org/name@revision",
     "device": "auto：先 CUDA，再 MPS，再 CPU",
     "dtype": "权重的数值类型",
     "host": "监听的地址",
@@ -61,4 +61,7 @@ SETTINGS = {
     "new_tokens": "没有要求时，每个样本生成的词元数",
     "max_new_tokens": "每个样本最多可以要求生成的词元数",
     "generations": "同时进行的生成数；它们的每一步与其他运行轮流使用设备",
+    "grace_seconds": "收到停止的指令之后，正在处理的请求还有多少秒可以做完",
+    "log_level": "记录日志的最低级别",
+    "log_format": "日志每一行的格式",
 }

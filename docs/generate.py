@@ -18,7 +18,7 @@ from docs import chinese
 from model.config import GPTConfig
 from model.sites import LETTER, SITES, Site
 from service.app import create_app
-from service.cli import serve
+from service.cli_serve import serve
 from service.settings import Settings
 
 FOLDER = Path(__file__).parent

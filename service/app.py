@@ -14,8 +14,11 @@ from starlette.middleware.cors import CORSMiddleware
 
 from model.checkpoints.open import OpenedModel, open_model
 from service import __version__, errors
+from service.draining import Drain, Draining
+from service.inspection import identity
 from service.inspector import Inspector
-from service.middleware import ConditionalGet, Guard, RequestId
+from service.middleware import ConditionalGet, HeadAsGet, LastCatch, RequestId, Sizes
+from service.observability import Metrics, Observed
 from service.parity import KeptParity
 from service.routes import (
     about,
@@ -24,16 +27,17 @@ from service.routes import (
     health,
     inspecting,
     labs,
+    metrics,
     parameters,
     parity,
     rope,
     text,
 )
+from service.security import Access, cors
 from service.settings import Settings
 
-LOCAL_ORIGIN = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
-EXPOSED = ["X-Request-Id", "Server-Timing", "Content-Length", "Retry-After", "ETag"]
-ROUTES = (health, about, text, inspecting, cell, parameters, parity, labs, rope, course)
+ROUTES = (health, metrics, about, text, inspecting, cell, parameters, parity, labs, rope, course)
+WATCH_EVERY = 1.0  # seconds between two looks at whether the model can still run
 log = logging.getLogger("fluoroscope")
 
 
@@ -46,8 +50,11 @@ def create_app(
     """The service for one model. `open_with` replaces the way the model is opened (tests do).
 
     With `on_failure` the model loads while the server already answers (ready says 503 until it
-    is there), and that is called where it cannot be opened; without, start-up waits for it.
+    is there), and that is called where it cannot be opened, or where no run can succeed any more;
+    without, start-up waits for it.
     """
+
+    measured = Metrics()
 
     async def load(app: FastAPI) -> None:
         start = time.perf_counter()
@@ -55,7 +62,9 @@ def create_app(
         log.info("opened %s in %.1f s", opened.id, time.perf_counter() - start)
         for note in opened.notes:
             log.warning("%s: %s", opened.id, note)
-        app.state.inspector = Inspector(opened, settings)
+        inspector = Inspector(opened, settings, measured.stage)
+        measured.watch(inspector.admission, identity(inspector))
+        app.state.inspector = inspector
 
     async def load_or_fail(app: FastAPI, failed: Callable[[], None]) -> None:
         try:
@@ -65,17 +74,33 @@ def create_app(
             log.error("cannot open %s: %s", settings.model, error, exc_info=not known)
             failed()
 
+    async def watch(app: FastAPI, failed: Callable[[], None]) -> None:
+        """Give the process up once no run can succeed in it any more: a new one may."""
+        while True:
+            await asyncio.sleep(WATCH_EVERY)
+            inspector: Inspector | None = app.state.inspector
+            if inspector is not None and inspector.fatal is not None:
+                log.critical("giving up: %s", inspector.fatal)
+                failed()
+                return
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.inspector = None
-        app.state.draining = asyncio.Event()  # set once the server is told to stop
+        app.state.drain = Drain()
+        app.state.draining = app.state.drain.begun  # set once the server is told to stop
+        app.state.metrics = measured
         app.state.parity = KeptParity()
+        tasks: list[asyncio.Task[None]] = []
         if on_failure is None:
             await load(app)
         else:
             app.state.loading = asyncio.create_task(load_or_fail(app, on_failure))
+            tasks.append(asyncio.create_task(watch(app, on_failure)))
         yield
-        app.state.draining.set()
+        app.state.drain.begun.set()
+        for task in tasks:
+            task.cancel()
         if app.state.inspector is not None:
             app.state.inspector.close()
 
@@ -91,18 +116,14 @@ def create_app(
         app.include_router(module.router)
     # The last one added stands outermost.
     app.add_middleware(ConditionalGet)
-    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(Sizes, settings=settings)
+    app.add_middleware(Draining)
+    app.add_middleware(Access, settings=settings)
+    app.add_middleware(LastCatch)
+    app.add_middleware(CORSMiddleware, **cors(settings))
+    app.add_middleware(Observed, metrics=measured)
     app.add_middleware(RequestId)
-    app.add_middleware(
-        CORSMiddleware,
-        allow_origins=settings.origins,
-        allow_origin_regex=LOCAL_ORIGIN,
-        allow_methods=["GET", "POST"],
-        allow_headers=["Authorization", "Content-Type", "Accept", "X-Request-Id", "If-None-Match"],
-        expose_headers=EXPOSED,
-        allow_private_network=True,
-        max_age=600,
-    )
     return app
 
 

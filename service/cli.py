@@ -7,12 +7,12 @@ import math
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 
 from service import __version__
 from service.cli_convert import convert
 from service.cli_parameters import parameters
+from service.cli_serve import serve
 
 app = typer.Typer(
     name="fluoroscope",
@@ -21,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(serve)
 app.command()(parameters)
 app.command()(convert)
 stderr = Console(stderr=True, highlight=False)
@@ -46,77 +47,6 @@ def _root(
     ] = False,
 ) -> None:
     pass
-
-
-@app.command()
-def serve(
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="demo (default), preset:NAME, a folder or file, org/name or org/name@revision."
-        ),
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="auto (default), cpu, cuda or mps.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32 (default) or bfloat16.")] = None,
-    host: Annotated[
-        str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option(help="Port; default 8000, 0 takes a free one.")
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option(help="Every request must bring it (better: FLUOROSCOPE_KEY).")
-    ] = None,
-    allow_open: Annotated[
-        bool | None, typer.Option("--allow-open", help="Listen beyond loopback without a key.")
-    ] = None,
-    origins: Annotated[
-        str | None, typer.Option(help="Browser origins beside localhost, comma-separated.")
-    ] = None,
-    hosts: Annotated[
-        str | None, typer.Option(help="Host names beside loopback, comma-separated; * for any.")
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="Processor threads for a run; 0 leaves it to torch.")
-    ] = None,
-) -> None:
-    """Serve a model over HTTP. Every option is also an environment variable FLUOROSCOPE_NAME,
-    which reaches the limits too: docs/settings.md lists them all."""
-    import uvicorn
-
-    from service.app import create_app
-    from service.settings import Settings
-
-    given = {name: value for name, value in locals().items() if name in Settings.model_fields}
-    try:
-        settings = Settings(**{name: value for name, value in given.items() if value is not None})
-    except ValidationError as error:
-        for fault in error.errors():
-            where = ".".join(str(part) for part in fault["loc"])
-            _say(
-                f"{where}: {fault['msg']}" if where else fault["msg"].removeprefix("Value error, ")
-            )
-        raise typer.Exit(2) from None
-    failed: list[bool] = []
-
-    def give_up() -> None:
-        failed.append(True)
-        server.should_exit = True
-
-    config = uvicorn.Config(
-        create_app(settings, on_failure=give_up),
-        host=settings.host,
-        port=settings.port,
-        log_config=_logging(),
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=int(settings.run_seconds),
-        limit_concurrency=1024,
-    )
-    server = uvicorn.Server(config)
-    server.run()
-    if failed or not server.started:
-        raise typer.Exit(1)
 
 
 @app.command(
@@ -179,14 +109,6 @@ def check_model(
             )
     if not passed:
         raise typer.Exit(1)
-
-
-def _logging() -> dict[str, Any]:
-    """uvicorn's own form of log lines, for this service's as well."""
-    from uvicorn.config import LOGGING_CONFIG
-
-    ours = {"fluoroscope": {"handlers": ["default"], "level": "INFO", "propagate": False}}
-    return {**LOGGING_CONFIG, "loggers": {**LOGGING_CONFIG["loggers"], **ours}}
 
 
 def _open(name: str, device: str) -> Any:

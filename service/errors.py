@@ -186,6 +186,7 @@ def install(app: FastAPI) -> None:
 
     async def handle(request: Request, error: Exception) -> Response:
         problem = as_problem(error)
+        request.state.problem = problem.slug  # for whoever counts refusals
         request_id = getattr(request.state, "request_id", "")
         return problem_response(problem, request_id)
 

@@ -1,13 +1,12 @@
-"""What stands before every route: request ids, the key, host names, sizes. Pure ASGI.
+"""What stands before every route: request ids, the last catch, sizes, HEAD, ETags. Pure ASGI.
 
-Knows nothing of the routes. Order matters: CORS outermost, so that refusals carry its headers.
+Knows nothing of the routes. service/app.py puts these, access and draining in their order.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
 import re
 import secrets
 from collections.abc import Awaitable, Callable
@@ -15,19 +14,21 @@ from collections.abc import Awaitable, Callable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.draining import shutting_down
 from service.errors import ClientGone, Problem, as_problem, log, problem_response
-from service.settings import LOOPBACK, Settings
+from service.logs import REQUEST_ID, withheld
+from service.security import route_path
+from service.settings import Settings
 from service.validation import CONTAINERS, containers
 from service.wire.negotiation import VARY
 
-OPEN_PATHS = ("/health/", "/docs", "/openapi.json")
 MAX_HEADER_BYTES = 32 * 1024
 _ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 class RequestId:
-    """Gives every request an id, its own if it brought a good one, and every answer the headers
-    that all share. What a route fails to catch is answered here as a 500."""
+    """Gives every request an id, its own if it brought a good one; every answer and every record
+    of the log carries it. Outermost, so that nothing is answered without."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -39,28 +40,61 @@ class RequestId:
         brought = Headers(scope=scope).get("x-request-id", "")
         request_id = brought if _ID.fullmatch(brought) else secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = request_id
-        started = False
 
         async def send_with_id(message: Message) -> None:
-            nonlocal started
             if message["type"] == "http.response.start":
-                started = True
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = request_id
                 headers["x-content-type-options"] = "nosniff"
             await send(message)
 
+        token = REQUEST_ID.set(request_id)
         try:
             await self.app(scope, receive, send_with_id)
+        finally:
+            REQUEST_ID.reset(token)
+
+
+class LastCatch:
+    """Answers as a problem what no route and no handler did: refusals of the middleware inside,
+    faults of ours, and a run that outlived the server's grace."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched)
         except ClientGone:
             return
+        except asyncio.CancelledError:
+            if started or not scope["app"].state.drain.begun.is_set():
+                raise
+            # Once cancelled by the server, a task is let run on; it may still say why.
+            await self._answer(shutting_down(), scope, receive, send)
         except Exception as error:
             problem = as_problem(error)
             if problem.slug == "internal-error":
-                log.error("request %s failed", request_id, exc_info=error)
+                request_id = scope["state"]["request_id"]
+                log.error("request %s failed", request_id, exc_info=withheld(error))
             if started:
-                raise
-            await problem_response(problem, request_id)(scope, receive, send_with_id)
+                raise withheld(error) from None  # the server breaks the connection off
+            await self._answer(problem, scope, receive, send)
+
+    async def _answer(self, problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
+        state = scope["state"]
+        state["problem"] = problem.slug
+        await problem_response(problem, state["request_id"])(scope, receive, send)
 
 
 class ConditionalGet:
@@ -73,7 +107,7 @@ class ConditionalGet:
         if scope["type"] != "http" or scope["method"] != "GET":
             await self.app(scope, receive, send)
             return
-        if not scope["path"].startswith("/v1/"):
+        if not route_path(scope).startswith("/v1/"):
             await self.app(scope, receive, send)
             return
         known = {tag.strip() for tag in Headers(scope=scope).get("if-none-match", "").split(",")}
@@ -105,52 +139,47 @@ class ConditionalGet:
         await send({"type": "http.response.body", "body": body})
 
 
-class Guard:
-    """Refuses what must not reach a route: foreign host names, no key, headers or bodies too
-    large, bodies that trickle in."""
+class HeadAsGet:
+    """Answers HEAD wherever GET is answered: the same status and headers, and no body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
+
+        as_get = {**scope, "method": "GET"}
+        try:
+            await self.app(as_get, receive, send_head)
+        finally:
+            scope["route"] = as_get.get("route")  # for whoever measures outside
+
+
+class Sizes:
+    """Refuses headers and bodies that are too large, and bodies that trickle in or are no JSON."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app = app
         self.settings = settings
-        key = settings.key
-        self._key = None if key is None else key.get_secret_value().encode()
-        self._hosts = {*LOOPBACK, settings.host, *settings.hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        self._check_headers(scope, headers)
+        _check_headers(headers)
         if scope["method"] in ("GET", "HEAD", "OPTIONS"):
             await self.app(scope, receive, send)
             return
         body = await self._read_body(headers, receive)
         await self.app(scope, _replay(body, receive), send)
-
-    def _check_headers(self, scope: Scope, headers: Headers) -> None:
-        size = sum(len(name) + len(value) for name, value in headers.raw)
-        if size > MAX_HEADER_BYTES:
-            raise Problem(
-                "headers-too-large",
-                f"the headers are {size} bytes; at most {MAX_HEADER_BYTES} are read",
-                limit=MAX_HEADER_BYTES,
-                actual=size,
-            )
-        host = _host_name(headers.get("host", ""))
-        if "*" not in self._hosts and host not in self._hosts:
-            raise Problem("host-not-allowed", "the Host header names no host that is served here")
-        if self._key is None or scope["path"].startswith(OPEN_PATHS):
-            return
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(
-            given.encode("latin-1"), self._key
-        ):
-            raise Problem(
-                "key-required",
-                "send the key as `Authorization: Bearer KEY`",
-                headers={"www-authenticate": "Bearer"},
-            )
 
     async def _read_body(self, headers: Headers, receive: Receive) -> bytes:
         limit = self.settings.max_body_bytes
@@ -193,6 +222,17 @@ class Guard:
         return whole
 
 
+def _check_headers(headers: Headers) -> None:
+    size = sum(len(name) + len(value) for name, value in headers.raw)
+    if size > MAX_HEADER_BYTES:
+        raise Problem(
+            "headers-too-large",
+            f"the headers are {size} bytes; at most {MAX_HEADER_BYTES} are read",
+            limit=MAX_HEADER_BYTES,
+            actual=size,
+        )
+
+
 def _replay(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:
     """The body as one message, then whatever the connection says next."""
     given = False
@@ -218,10 +258,3 @@ def _too_large(limit: int, size: int) -> Problem:
 
 def _media_type(headers: Headers) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()[:64]
-
-
-def _host_name(host: str) -> str:
-    """The name without the port: `localhost:8000`, `[::1]:8000`."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].lower()

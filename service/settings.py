@@ -16,7 +16,10 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="FLUOROSCOPE_", extra="forbid", frozen=True)
 
-    model: str = Field("demo", description='"demo", "preset:NAME", or a checkpoint')
+    model: str = Field(
+        "demo",
+        description="demo, preset:NAME, a folder or file, org/name or org/name@revision",
+    )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
         "auto", description="auto: CUDA, then MPS, then CPU"
     )
@@ -72,6 +75,14 @@ class Settings(BaseSettings):
     generations: Annotated[int, Field(ge=1)] = Field(
         4, description="that may be under way at once; their steps take turns with other runs"
     )
+
+    grace_seconds: Annotated[float, Field(ge=0)] = Field(
+        30.0, description="what is under way may take to finish once the server is told to stop"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="the least that is logged"
+    )
+    log_format: Literal["text", "json"] = Field("text", description="of a line of the log")
 
     @model_validator(mode="before")
     @classmethod

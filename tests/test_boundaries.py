@@ -49,9 +49,15 @@ RULES = [
     Rule("service.settings", ("torch", "model")),
     Rule("service.admission", ("torch", "model")),
     Rule("service.middleware", ("torch", "model")),
+    Rule("service.security", ("torch", "model", "service.routes")),
+    Rule("service.observability", ("torch", "model", "service.inspector")),
     Rule("service.routes", ("torch", "model"), allowed=VOCABULARY),
     Rule("service", ("service.routes",), but=("service.routes", "service.app")),
-    Rule("service", ("service.app",), but=("service.app", "service.cli", "service.ray_app")),
+    Rule(
+        "service",
+        ("service.app",),
+        but=("service.app", "service.cli", "service.cli_serve", "service.ray_app"),
+    ),
     Rule(
         "service.wire",
         ("service", "fastapi"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
+from service.draining import shutting_down
 from service.errors import Problem
 from service.inspector import inspector_of
 from service.routes.responses import PROBLEMS_OF_A_GET
@@ -25,7 +26,10 @@ async def live() -> Health:
     responses={503: PROBLEMS_OF_A_GET[503]},
 )
 async def ready(http: Request) -> Health:
-    """503 with the reason while the model loads, is broken or hangs; busy is ready."""
+    """503 with the reason while the model loads, is broken or hangs, or the server is shutting
+    down; busy is ready."""
+    if http.app.state.draining.is_set():
+        raise shutting_down()
     inspector = inspector_of(http)
     reason = await inspector.why_not_ready()
     if reason is not None:

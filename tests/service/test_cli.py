@@ -31,11 +31,46 @@ def test_help_lists_the_commands() -> None:
         assert command in text
 
 
-def test_every_flag_of_serve_is_a_setting() -> None:
+def test_every_setting_is_a_flag_of_serve_and_every_flag_a_setting() -> None:
     serve = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
     flags = {option.name for option in serve.params} - {"help"}
-    assert flags <= set(Settings.model_fields)
-    assert {"model", "device", "host", "port", "key"} <= flags
+    assert flags == set(Settings.model_fields)
+    assert {"model", "max_body_bytes", "grace_seconds", "log_format"} <= flags
+
+
+def test_help_of_serve_says_what_each_setting_is_and_what_it_is_unless_told() -> None:
+    text = " ".join(run("serve", "--help").replace("│", " ").split())
+    for name, field in Settings.model_fields.items():
+        assert f"--{name.replace('_', '-')} " in text
+        assert str(field.description) in text
+    for said in ("(default 1024)", "(default 127.0.0.1)", "text|json"):
+        assert said in text
+
+
+def test_flags_reach_the_settings_and_win_over_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server itself is a stand-in that only keeps what it was made of."""
+    made: list[Settings] = []
+
+    class Kept:
+        exit_code, started = 0, True
+
+        def __init__(self, app: object, settings: Settings) -> None:
+            made.append(settings)
+
+        def run(self) -> None:
+            pass
+
+    monkeypatch.setattr("service.server.Server", Kept)
+    flags = "--max-tokens 7 --body-seconds 2.5 --log-format json --allow-open --host 0.0.0.0"
+    lists = ["--origins", "https://a.example, null", "--hosts", "*"]
+    run("serve", *flags.split(), *lists, FLUOROSCOPE_MAX_TOKENS="9", FLUOROSCOPE_LAB_TOKENS="11")
+    (settings,) = made
+    assert (settings.max_tokens, settings.lab_tokens, settings.waiting) == (7, 11, 16)
+    assert (settings.body_seconds, settings.log_format) == (2.5, "json")
+    assert settings.allow_open and settings.host == "0.0.0.0" and settings.hosts == ["*"]
+    assert settings.origins == ["https://a.example", "null"]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +101,7 @@ def test_model_that_is_not_there_ends_the_server_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # A process-wide set-up of logging would outlive this test.
-    monkeypatch.setattr("service.cli._logging", lambda: None)
+    monkeypatch.setattr("service.server.log_config", lambda form, level: None)
     run("serve", "--model", str(tmp_path), "--port", "0", code=1)
     (error,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert error.getMessage().startswith(f"cannot open {tmp_path}: ")

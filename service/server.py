@@ -1,0 +1,92 @@
+"""uvicorn, told how to stop: drain at the first signal, leave at the second, never hang at exit.
+
+Knows nothing of routes; of the app only its Drain and whether threads of it are still at work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from service.draining import Drain
+from service.logs import log_config
+from service.settings import Settings
+
+MAX_CONNECTIONS = 1024  # a high fuse; what may run and wait is admission's to say
+KEEP_ALIVE = 15  # seconds that an idle connection is kept
+MAX_HEAD_BYTES = 64 * 1024  # of h11's buffer: over the 32 KiB that are answered with a 431
+log = logging.getLogger("fluoroscope")
+
+
+class Server(uvicorn.Server):
+    """One process's server. `exit_code` is 1 once `fail` was called."""
+
+    def __init__(self, app: FastAPI, settings: Settings) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=settings.host,
+                port=settings.port,
+                log_config=log_config(settings.log_format, settings.log_level),
+                access_log=False,
+                server_header=False,
+                ws="none",
+                lifespan="on",
+                timeout_keep_alive=KEEP_ALIVE,
+                timeout_graceful_shutdown=1,  # what is left after the grace is cancelled
+                limit_concurrency=MAX_CONNECTIONS,
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            )
+        )
+        self.exit_code = 0
+        self._app = app
+        self._grace_seconds = settings.grace_seconds
+        self._told = False
+        self._stopping: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def fail(self) -> None:
+        """End without waiting for anything, with an exit code that says so."""
+        self.exit_code = 1
+        self._app.state.drain.begun.set()
+        self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._told or self._loop is None:
+            os._exit(128 + sig)  # the second one: at once
+        self._told = True
+        self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        self._stopping = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        drain: Drain = self._app.state.drain
+        log.info("draining: %d requests are under way", drain.under_way)
+        if not await drain.finish(self._grace_seconds):
+            log.warning("%d requests outlived the grace and are ended", drain.under_way)
+        self.should_exit = True
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)
+        if self._at_work():
+            # The interpreter would wait for that thread; nothing here is left half written.
+            log.warning("a thread is still at work and is left behind")
+            logging.shutdown()
+            sys.stdout.flush()
+            os._exit(self.exit_code)
+
+    def _at_work(self) -> bool:
+        state = self._app.state
+        loading = getattr(state, "loading", None)
+        return (loading is not None and not loading.done()) or (
+            state.inspector is not None and state.inspector.busy
+        )
