@@ -1,0 +1,76 @@
+"""Two replicas on a real local Ray: nothing lost when one dies, nothing run for nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+import httpx
+import pytest
+
+from tests.fleet.gate import Gate
+
+ASK = {"text": "The cat chased the mouse because it was hungry."}
+ORIGIN = "http://localhost:5173"
+
+
+def test_killed_replica_loses_no_request_and_comes_back(
+    gated_replicas: httpx.Client, gate: Gate
+) -> None:
+    with ThreadPoolExecutor(3) as clients:
+        asked = [clients.submit(gated_replicas.post, "/v1/attention", json=ASK) for _ in range(3)]
+        victim = gate.wait_for("entered")[0]
+        os.kill(victim, signal.SIGKILL)
+        gate.open()
+        answers = [one.result() for one in asked]
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert len({json.dumps(answer.json()["tensors"]) for answer in answers}) == 1
+    assert len(gate.marks("entered")) == 3 + 1  # the one that died with its replica ran again
+    known = {*gate.marks("entered")}
+    deadline = time.monotonic() + 120
+    while known >= {*gate.marks("entered")}:  # until a process answers that was not there before
+        assert gated_replicas.post("/v1/attention", json=ASK).status_code == 200
+        assert time.monotonic() < deadline
+
+
+def test_client_that_leaves_ends_its_run(gated_replicas: httpx.Client, gate: Gate) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        gated_replicas.post("/v1/attention", json=ASK, timeout=httpx.Timeout(30, read=2))
+    gate.wait_for("entered")
+    gate.wait_for("unanswered")
+    gate.open()
+    assert gated_replicas.post("/v1/attention", json=ASK).status_code == 200
+    assert len(gate.marks("entered")) == 2  # nobody asked again for who had left
+    assert len(gate.marks("passed")) == 1  # and the run stopped where it was
+
+
+def test_stream_arrives_while_it_is_made(gated_replicas: httpx.Client, gate: Gate) -> None:
+    with gated_replicas.stream("GET", "/stream") as answer:
+        parts = answer.iter_bytes()
+        assert next(parts) == b"first "
+        gate.open()
+        assert b"".join(parts) == b"second"
+
+
+def test_overload_is_refused_by_the_app(gated_replicas: httpx.Client, gate: Gate) -> None:
+    with ThreadPoolExecutor(24) as clients:
+        asked = [
+            clients.submit(
+                gated_replicas.post, "/v1/attention", json=ASK, headers={"origin": ORIGIN}
+            )
+            for _ in range(24)
+        ]
+        done = as_completed(asked, timeout=60)
+        refused = [next(done).result() for _ in range(24 - 2 * 3)]
+        gate.open()
+        answered = [one.result() for one in done]
+    for answer in refused:
+        assert answer.status_code == 429
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.headers["access-control-allow-origin"] == ORIGIN
+        assert int(answer.headers["retry-after"]) >= 1
+        assert answer.json()["type"].endswith(":too-busy")
+    assert [answer.status_code for answer in answered] == [200] * 6
