@@ -78,6 +78,13 @@ class Admission:
         finally:
             self.bytes_in_flight -= estimated
 
+    def require_room(self) -> None:
+        """Raises the 429 that `acquire` would raise now: before work that would be in vain. May be
+        asked from any thread."""
+        queued = len(self._waiters) - len(self._steps)
+        if self.running and queued >= self._settings.waiting:
+            raise self._busy(f"{queued} requests wait already, as many as may")
+
     async def acquire(self, *, step: bool = False) -> float:
         """Wait for the device, first come first served; milliseconds waited.
 

@@ -62,6 +62,8 @@ async def answer(
     start = time.perf_counter()
 
     def plan_it() -> tuple[Plan, Cost, list[dict[str, Any]] | list[int]]:
+        if not asked.dry_run:
+            inspector.admission.require_room()
         plan = make_plan(
             inspector.opened,
             inspector.settings,

@@ -42,6 +42,7 @@ async def read_one(
     opened, settings = inspector.opened, inspector.settings
 
     def read() -> LabInput:
+        inspector.admission.require_room()
         encoded = encode_input(opened, settings, text=text, token_ids=ids, add_bos=add_bos)
         require_runnable(encoded, opened, settings)
         if opened.tokenizer is None:
