@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
@@ -76,6 +76,7 @@ async def answer(
 
     plan, estimated, tokens = await inspector.off_loop(plan_it)
     timing = {"queue": 0.0, "tokenize": (time.perf_counter() - start) * 1e3, "forward": 0.0}
+    inspector.observe("tokenize", timing["tokenize"] / 1e3)
     head = head_of(inspector, plan, tokens)
     head.update(extra or {})
     if asked.dry_run:
@@ -93,8 +94,14 @@ async def answer(
             _encode, head, inspected, asked, media_type, timing, inspector.opened.tokenizer
         )
         response = respond(parts, media_type, coding, timing)
+        stack.callback(_count_encoding, inspector, timing)
         response.when_sent(stack.pop_all())
         return response
+
+
+def _count_encoding(inspector: Inspector, timing: Mapping[str, float]) -> None:
+    if "encode" in timing:  # not where a large answer broke off
+        inspector.observe("encode", timing["encode"] / 1e3)
 
 
 async def until_gone(http: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -198,7 +205,7 @@ class _TimedText:
     def __init__(self, tensors: list[NamedTensor], form: Format, timing: dict[str, float]) -> None:
         start = time.perf_counter()
         self._parts = json_tensors(tensors, form)
-        self._timing = dict(timing)
+        self._timing, self._known = timing, dict(timing)
         self.encode_ms = (time.perf_counter() - start) * 1e3
         self.n_bytes = size_of(self._parts) + len(self._end())
 
@@ -211,11 +218,12 @@ class _TimedText:
             if piece is None:
                 break
             yield piece
+        self._timing["encode"] = self.encode_ms
         yield self._end()
 
     def _end(self) -> bytes:
         """Of the same length whatever `encode` came to be."""
-        said = orjson.dumps(rounded(self._timing))[:-1]
+        said = orjson.dumps(rounded(self._known))[:-1]
         return b',"timing_ms":%s,"encode":%12.3f}' % (said, self.encode_ms)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 JSON = "application/json"
 SAFETENSORS = "application/vnd.safetensors"
+EVENTS = "text/event-stream"
 OFFERED = (JSON, SAFETENSORS)
-VARY = "Accept, Accept-Encoding, Origin"
+VARY = "Accept, Accept-Encoding"  # and Origin, which CORS adds to every answer
 Coding = Literal["zstd", "gzip", "identity"]
 
 
@@ -15,7 +17,7 @@ class NotAcceptableError(ValueError):
     """None of the forms that the client accepts is offered; the message lists what is."""
 
 
-def media_type(accept: str | None) -> str:
+def media_type(accept: str | None, forms: Sequence[str] = OFFERED) -> str:
     """The offered type that the client likes best; JSON where it does not mind.
 
     Raises NotAcceptableError where every offered type is refused.
@@ -23,12 +25,12 @@ def media_type(accept: str | None) -> str:
     if not accept or not accept.strip():
         return JSON
     best, best_quality = None, 0.0
-    for offered in OFFERED:
+    for offered in forms:
         quality = _quality(accept, offered)
         if quality > best_quality:
             best, best_quality = offered, quality
     if best is None:
-        raise NotAcceptableError(f"this route answers {' or '.join(OFFERED)}")
+        raise NotAcceptableError(f"this route answers {', '.join(forms[:-1])} or {forms[-1]}")
     return best
 
 
