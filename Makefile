@@ -8,10 +8,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PIP_NO_INPUT = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format smoke bench clean
+.PHONY: help run test check format smoke image-check bench clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # A stamp for each set of packages: nothing is installed twice.
 $(VENV)/.run: pyproject.toml requirements.lock
@@ -32,11 +32,12 @@ run: $(VENV)/.run  ## set up, then serve MODEL (default: the embedded demo) on l
 test: $(VENV)/.test  ## set up, then the whole test suite
 	$(BIN)/python -m pytest -q $(TESTS)
 
-check: $(VENV)/.test  ## lint, format and types
+check: $(VENV)/.test  ## lint, format, types and the Dockerfile
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy clients/python/fluoroscope_client
+	$(BIN)/hadolint Dockerfile
 
 format: $(VENV)/.test  ## put the code into its form
 	$(BIN)/ruff check --fix .
@@ -44,6 +45,9 @@ format: $(VENV)/.test  ## put the code into its form
 
 smoke: $(VENV)/.run  ## start a server on a free port and run clients/curl/smoke.sh against it
 	$(BIN)/python -m tests.smoke
+
+image-check: $(VENV)/.test  ## build the container image with buildah, start it, ask it, stop it
+	$(BIN)/python -m tests.image_check $(BASE)
 
 # The peers would not fit beside the server's own packages: an environment of their own.
 .venv-bench/.bench: requirements.lock requirements-test.lock benchmarks/requirements.txt

@@ -1,0 +1,1 @@
+"""`make image-check`: the container image, built and run for real where there is no engine."""
