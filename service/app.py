@@ -24,6 +24,7 @@ from service.routes import (
     about,
     cell,
     course,
+    generate,
     health,
     inspecting,
     labs,
@@ -36,7 +37,10 @@ from service.routes import (
 from service.security import Access, cors
 from service.settings import Settings
 
-ROUTES = (health, metrics, about, text, inspecting, cell, parameters, parity, labs, rope, course)
+ROUTES = (
+    *(health, metrics, about, text, inspecting, cell, generate),
+    *(parameters, parity, labs, rope, course),
+)
 WATCH_EVERY = 1.0  # seconds between two looks at whether the model can still run
 log = logging.getLogger("fluoroscope")
 

@@ -93,8 +93,9 @@ class GenerateMeta(Wire):
     input: InputReport
     sampling: SamplingReport
     cache: bool = Field(
-        description="whether keys and values are kept. false: this wiring or these edits change "
-        "what went before with each new token, so the whole text is run again at each step"
+        description="whether the first step uses the keys and values of the prompt. false: this "
+        "wiring or these edits change what went before with each new token, so the whole text is "
+        "run again at each step"
     )
     room: int = Field(
         description="tokens that the context still holds after the prompt; one more can be chosen"
@@ -110,7 +111,7 @@ class GeneratePrompt(Wire):
     timing_ms: Timing
 
 
-class Candidate(Wire):
+class CandidateToken(Wire):
     id: int
     text: str | None
     rank: int = Field(description="1 is the largest logit; of equal ones the lower id comes first")
@@ -139,7 +140,7 @@ class Cut(Wire):
 class Choice(Wire):
     """How one token was chosen, over the whole vocabulary."""
 
-    candidates: list[Candidate] = Field(
+    candidates: list[CandidateToken] = Field(
         description="the first ranks, and the drawn one after them where it is not among them"
     )
     n_kept: int = Field(description="candidates with a chance")
@@ -209,7 +210,9 @@ class GenerateEstimate(Wire):
     max_steps: int = Field(description="tokens that are chosen at most, of all samples together")
     tensor_floats: int = Field(description="of prompt and all steps, at most")
     tensor_bytes: int
-    json_bytes: int
+    json_bytes: int = Field(
+        description="of the tensors' numbers and of what is said of the steps, at most"
+    )
     cache_bytes: int = Field(description="keys and values kept, at most")
     flops: int = Field(description="at most")
 

@@ -1,0 +1,160 @@
+"""The forms in which a generation leaves: events as they come, or one answer once it is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
+from typing import Any
+
+import orjson
+from fastapi import Request
+from starlette.responses import Response
+
+from service.cost import kept_bytes
+from service.errors import as_problem, log, problem_content
+from service.generating import Event, Generating, meta_fields
+from service.generation import GenerationCost, GenerationPlan, generation_cost, plan_generation
+from service.inspection import respond, until_gone
+from service.inspector import Inspector, inspector_of
+from service.logs import withheld
+from service.schemas.generation import GenerateRequest
+from service.schemas.reading import Format
+from service.wire import negotiation
+from service.wire.body import ChunkedBody
+from service.wire.events import EventStream, event_text
+from service.wire.parts import Part, pieces_of
+from service.wire.tensors import NamedTensor, json_answer, json_tensors, safetensors_answer
+
+FORMS = (negotiation.JSON, negotiation.EVENTS, negotiation.SAFETENSORS)
+
+
+async def answer_generation(http: Request, asked: GenerateRequest) -> Response:
+    """The whole way of one generation. The prompt is run before anything is said, so that what is
+    wrong with it has a status of its own; what goes wrong later is a stream's last event.
+
+    Raises Problem and the domain's errors, which the handlers turn into problem+json.
+    """
+    inspector = inspector_of(http)
+    media_type = negotiation.media_type(http.headers.get("accept"), FORMS)
+    start = time.perf_counter()
+
+    def plan_it() -> tuple[GenerationPlan, GenerationCost]:
+        opened = inspector.opened
+        in_bytes = media_type == negotiation.SAFETENSORS
+        planned = plan_generation(opened, inspector.settings, asked, in_bytes=in_bytes)
+        return planned, generation_cost(planned, opened)
+
+    planned, estimated = await inspector.off_loop(plan_it)
+    tokenize = (time.perf_counter() - start) * 1e3
+    inspector.observe("tokenize", tokenize / 1e3)
+    if asked.dry_run:
+        answer: dict[str, Any] = {
+            "meta": meta_fields(inspector, planned, None),
+            "prompt": None,
+            "steps": [],
+            "done": None,
+            "estimate": estimated.estimate(),
+        }
+        return _whole(http, [orjson.dumps(answer)], negotiation.JSON, {"tokenize": tokenize})
+    async with AsyncExitStack() as stack:
+        admission = inspector.admission
+        await stack.enter_async_context(admission.generation())
+        beside = estimated.cache_bytes + kept_bytes(planned.plan, inspector.opened.model.config)
+        held = estimated.held(media_type)
+        await stack.enter_async_context(admission.answer_bytes(held, beside=beside))
+        generating = Generating(inspector, planned, tokenize, http.app.state.draining.is_set)
+        await until_gone(http, generating.start())
+        if media_type == negotiation.EVENTS:
+            stream = EventStream(
+                _events(http, generating, asked.format), patience=inspector.settings.run_seconds
+            )
+            stream.headers["cache-control"] = "no-store"
+            stream.headers["vary"] = negotiation.VARY
+            stream.when_sent(stack.pop_all())
+            return stream
+        collect = _as_json if media_type == negotiation.JSON else _as_safetensors
+        parts = await until_gone(http, collect(inspector, generating, asked.format))
+        response = _whole(http, parts, media_type, generating.spent)
+        response.when_sent(stack.pop_all())
+        return response
+
+
+def _whole(
+    http: Request, parts: list[Part], media_type: str, spent: dict[str, float]
+) -> ChunkedBody:
+    coding = negotiation.coding(http.headers.get("accept-encoding"))
+    return respond(parts, media_type, coding, spent)
+
+
+async def _events(
+    http: Request, generating: Generating, form: Format
+) -> AsyncGenerator[bytes, None]:
+    """Each event's text. An error, too late for a status, is the last."""
+
+    def write(event: Event) -> bytes:
+        return event_text(event.name, _json(event, form))
+
+    try:
+        async with aclosing(generating.events(write)) as events:
+            async for text in events:
+                yield text
+    except Exception as error:
+        problem = as_problem(error)
+        request_id = getattr(http.state, "request_id", "")
+        http.state.problem = problem.slug  # for whoever counts refusals
+        if problem.slug == "internal-error":
+            log.error("request %s failed", request_id, exc_info=withheld(error))
+        content = problem_content(problem, request_id)
+        yield event_text("error", orjson.dumps(content, default=str))
+
+
+async def _as_json(inspector: Inspector, generating: Generating, form: Format) -> list[Part]:
+    """Every event under its name, the steps in a list."""
+    texts: dict[str, list[bytes]] = {"meta": [], "prompt": [], "step": [], "done": []}
+    async with aclosing(generating.events(lambda event: (event.name, _json(event, form)))) as all_:
+        async for name, text in all_:
+            texts[name].append(text)
+    steps = [part for text in texts["step"] for part in (b",", text)][1:]
+    return [
+        b'{"meta":',
+        *texts["meta"],
+        b',"prompt":',
+        *texts["prompt"],
+        b',"steps":[',
+        *steps,
+        b'],"done":',
+        *texts["done"],
+        b',"estimate":null}',
+    ]
+
+
+async def _as_safetensors(inspector: Inspector, generating: Generating, _: Format) -> list[Part]:
+    """The same, and every tensor apart, named by where it belongs."""
+    answer: dict[str, Any] = {"meta": None, "prompt": None, "steps": [], "done": None}
+    tensors: list[NamedTensor] = []
+    async with aclosing(generating.events(lambda event: event)) as events:
+        async for event in events:
+            if event.tensors is not None:
+                event.content["tensors"] = {}
+            if event.name == "step":
+                answer["steps"].append(event.content)
+                place = f"step/{event.content['sample']}/{event.content['step']}"
+            else:
+                answer[event.name] = event.content
+                place = event.name
+            named = event.tensors or []
+            tensors += [replace(tensor, name=f"{place}/{tensor.name}") for tensor in named]
+    answer["estimate"] = None
+    return await inspector.off_loop(safetensors_answer, answer, tensors)
+
+
+def _json(event: Event, form: Format) -> bytes:
+    """An event's data on one line; `encode` is how long its tensors took to write."""
+    if event.tensors is None:
+        return orjson.dumps(event.content)
+    start = time.perf_counter()
+    written = b"".join(pieces_of(json_tensors(event.tensors, form)))
+    event.content["timing_ms"]["encode"] = round((time.perf_counter() - start) * 1e3, 3)
+    return b"".join(pieces_of(json_answer(event.content, [written])))
