@@ -1,0 +1,105 @@
+"""More clients than may run and wait: the rest is refused at once, and everything is given back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.app import create_app
+from service.settings import Settings
+from tests.listening import listening
+from tests.service.pressure import Contention, Gate, Stopwatch, eventually, gated, idle, least
+from tests.service.raw import Answer, Connection, request
+
+PROMISE = 0.1  # seconds
+Folders = dict[str, Path]
+
+
+async def storm(
+    url: str, gate: Gate, asked: bytes, *, clients: int, refusals: int
+) -> tuple[list[Answer], float]:
+    """All clients at once; a hundred looks at health while the model stands still; then the gate
+    opens. All answers, and the seconds that other processes took from the refusals."""
+    crowd = [await Connection.to(url) for _ in range(clients)]
+    others = Contention()
+    for client in crowd:
+        client.send(asked)
+    answering = [asyncio.create_task(client.answer()) for client in crowd]
+    refused = asyncio.as_completed(answering)
+    for _ in range(refusals):
+        assert (await next(refused)).status == 429
+    taken = others.seconds()
+    looking = await Connection.to(url)
+    for _ in range(100):
+        assert (await looking.ask(request("/health/live"))).status == 200
+    assert (await looking.ask(request("/health/ready"))).status == 200  # busy is ready
+    gate.open.set()
+    answers = await asyncio.gather(*answering)
+    for client in [*crowd, looking]:
+        client.leave()
+    return answers, taken
+
+
+@pytest.mark.parametrize("path", ["/v1/attention", "/v1/labs/block"])
+def test_of_64_clients_17_are_served_and_47_are_told_at_once_to_come_back(
+    path: str, folders: Folders
+) -> None:
+    found: list[tuple[float, float, float]] = []
+
+    def slowest() -> float:
+        app = create_app(Settings(model=str(folders["course"]), waiting=16, wait_seconds=60))
+        watch = Stopwatch(app)
+        with listening(watch) as url, gated(app) as gate:
+            asked = request(path, {"text": "a"})
+            answers, taken = asyncio.run(storm(url, gate, asked, clients=64, refusals=47))
+            assert Counter(answer.status for answer in answers) == {200: 17, 429: 47}
+            for answer in answers:
+                if answer.status == 429:
+                    assert answer.headers["content-type"] == "application/problem+json"
+                    assert answer.json["type"].endswith(":too-busy")
+                    assert int(answer.headers["retry-after"]) >= 1
+            assert eventually(lambda: idle(gate.inspector))
+        refused, live = watch.seconds(path, 429)[-1], watch.seconds("/health/live", 200)[98]
+        found.append((refused, taken, live))
+        return max(refused - taken, live)
+
+    assert least(3, slowest, under=PROMISE) < PROMISE, found
+
+
+def test_queue_is_as_long_as_it_is_set_to_be(folders: Folders) -> None:
+    app = create_app(Settings(model=str(folders["course"]), waiting=3, wait_seconds=60))
+    with listening(app) as url, gated(app) as gate:
+        asked = request("/v1/attention", {"text": "a"})
+        answers, _ = asyncio.run(storm(url, gate, asked, clients=12, refusals=8))
+    assert Counter(answer.status for answer in answers) == {200: 4, 429: 8}
+
+
+def test_refused_request_is_not_even_tokenized(folders: Folders) -> None:
+    app = create_app(Settings(model=str(folders["course"]), waiting=0))
+    with listening(app) as url, gated(app) as gate:
+        tokenizer = gate.inspector.opened.tokenizer
+        read, texts = tokenizer.read, []
+
+        def noting(text: str, **given: Any) -> Any:
+            texts.append(text)
+            return read(text, **given)
+
+        tokenizer.read = noting
+
+        async def ask() -> tuple[int, int]:
+            first, second = await Connection.to(url), await Connection.to(url)
+            first.send(request("/v1/attention", {"text": "first"}))
+            assert await asyncio.to_thread(gate.entered.wait, 30)
+            refused = await second.ask(request("/v1/attention", {"text": "second"}))
+            gate.open.set()
+            served = await first.answer()
+            first.leave()
+            second.leave()
+            return served.status, refused.status
+
+        assert asyncio.run(ask()) == (200, 429)
+    assert texts == ["first"]
