@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal
 
@@ -21,6 +22,8 @@ class Withheld(Exception):
 
 def withheld(error: BaseException) -> Withheld:
     """The error without its words, and so for all that led to it."""
+    if isinstance(error, Withheld):
+        return error
     bare = Withheld(type(error).__name__).with_traceback(error.__traceback__)
     if error.__cause__ is not None:
         bare.__cause__ = withheld(error.__cause__)
@@ -46,6 +49,7 @@ class TextForm(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         request_id = getattr(record, "request_id", "")
         record.tag = f" [{request_id}]" if request_id else ""
+        record.exc_text = None  # as another form may have kept it, words and all
         return super().format(record)
 
     def formatException(self, ei: _Fault) -> str:  # noqa: N802 (logging's name)
@@ -60,7 +64,7 @@ class JsonForm(TextForm):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
