@@ -114,6 +114,7 @@ def create_app(
         summary="Looking inside a running transformer over HTTP",
         lifespan=lifespan,
         redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
     )
     errors.install(app)
     for module in ROUTES:

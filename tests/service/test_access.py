@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fastapi.routing import iter_route_contexts
 from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
@@ -29,16 +30,24 @@ def operations(client: TestClient) -> list[tuple[str, str]]:
     ]
 
 
+def test_the_document_names_every_route_but_the_two_pages_about_it(locked: TestClient) -> None:
+    """So that enumerating the document, as the tests below do, is enumerating the app."""
+    app: Any = locked.app
+    found = {context.path for context in iter_route_contexts(app.routes)}
+    assert found - set(locked.get("/openapi.json").json()["paths"]) == {"/docs", "/openapi.json"}
+
+
 def test_every_route_but_the_open_ones_asks_for_the_key(locked: TestClient) -> None:
     routes = operations(locked)
-    assert len(routes) > 8
+    assert len(routes) > 20 and ("GET", "/metrics") in routes
+    routes += [("HEAD", path) for method, path in routes if method == "GET"]
     for method, path in routes:
         answer = locked.request(method, path)
         if path in OPEN:
             assert answer.status_code == 200, path
         else:
             assert answer.status_code == 401, path
-            assert answer.json()["type"].endswith(":key-required")
+            assert method == "HEAD" or answer.json()["type"].endswith(":key-required")
             assert answer.headers["www-authenticate"] == "Bearer"
             assert KEY not in answer.text
     for path in OPEN:
@@ -62,6 +71,22 @@ def test_every_route_but_the_open_ones_asks_for_the_key(locked: TestClient) -> N
 def test_wrong_key_is_refused(given: bytes, locked: TestClient) -> None:
     answer = locked.get("/v1/model", headers={b"authorization": given})
     assert answer.status_code == 401
+
+
+def test_key_is_compared_in_constant_time(
+    locked: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(given: bytes, key: bytes) -> bool:
+        compared.append((given, key))
+        return True
+
+    monkeypatch.setattr("service.security.hmac.compare_digest", compare)
+    for given in (b"x", b""):
+        answer = locked.get("/v1/model", headers={b"authorization": b"Bearer " + given})
+        assert answer.status_code == 200
+    assert compared == [(b"x", KEY.encode()), (b"", KEY.encode())]
 
 
 def test_right_key_opens_every_route(locked: TestClient) -> None:
@@ -99,6 +124,11 @@ def test_refusal_can_be_read_by_a_page(locked: TestClient) -> None:
 
 def test_key_is_not_shown_by_the_settings(locked: TestClient) -> None:
     assert KEY not in repr(Settings(key=KEY)) and KEY not in str(Settings(key=KEY).model_dump())
+
+
+def test_path_that_only_begins_like_an_open_one_is_closed(locked: TestClient) -> None:
+    for path in ("/docs/x", "/docsx", "/openapi.json/x", "/health/other", "/health/live/x"):
+        assert locked.get(path).status_code == 401, path
 
 
 @pytest.mark.parametrize(

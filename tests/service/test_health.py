@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from fastapi.testclient import TestClient
 
+import service.inspector
 from model.checkpoints.open import OpenedModel
 from service.app import create_app, open_configured
 from service.settings import Settings
@@ -220,3 +222,172 @@ def test_probe_runs_on_the_models_own_device(serve: Serve) -> None:
     opened.model.to("meta")
     ready(client)
     assert devices == [torch.device("meta")]
+
+
+OUT_OF_MEMORY = torch.OutOfMemoryError(
+    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 8.00 GiB of "
+    "which 512.00 MiB is free. Process 1 has 7.50 GiB memory in use."
+)
+
+
+class Failing:
+    """A model whose runs fail with the error inside their first block, until told to stop."""
+
+    def __init__(self, client: TestClient, error: BaseException) -> None:
+        self.held: list[weakref.ref[torch.Tensor]] = []  # what the runs had in memory
+        self._error = error
+        first = inspector(client).opened.model.blocks[0]
+        self.stop = first.register_forward_pre_hook(self.fail).remove
+
+    def fail(self, *_: Any) -> None:
+        work = torch.zeros(1000)
+        self.held.append(weakref.ref(work))
+        raise self._error
+
+
+def test_memory_that_runs_out_is_said_in_numbers_and_let_go(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = serve()
+    failing = Failing(client, OUT_OF_MEMORY)
+    alive_when_emptied: list[torch.Tensor | None] = []
+    monkeypatch.setattr(
+        "torch.cuda.empty_cache", lambda: alive_when_emptied.append(failing.held[0]())
+    )
+    answer = client.post("/v1/attention", json={"text": "a"})
+    assert answer.status_code == 503
+    problem = answer.json()
+    assert problem["type"].endswith(":out-of-memory")
+    assert (problem["limit"], problem["actual"]) == (512 << 20, 5 << 29)
+    assert (
+        f"{5 << 29} bytes more were asked for, {512 << 20} of {8 << 30} were free"
+        in (problem["detail"])
+    )
+    assert answer.headers["retry-after"] == "1"
+    assert alive_when_emptied == [None]
+    failing.stop()
+    assert ready(client).status_code == 200
+    assert client.post("/v1/attention", json={"text": "a"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [
+        (MemoryError(), None),
+        (
+            RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate "
+                "memory: you tried to allocate 4096 bytes. Error code 12 (Cannot allocate memory)"
+            ),
+            4096,
+        ),
+        (torch.AcceleratorError("CUDA error: out of memory"), None),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), None),
+    ],
+)
+def test_memory_that_runs_out_elsewhere_is_the_same_problem(
+    error: BaseException, asked: int | None, serve: Serve
+) -> None:
+    client = serve()
+    Failing(client, error)
+    problem = client.post("/v1/attention", json={"text": "a"}).json()
+    assert problem["type"].endswith(":out-of-memory")
+    assert problem.get("actual") == asked
+    assert inspector(client).fatal is None and inspector(client)._broken is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.AcceleratorError("CUDA error: device-side assert triggered"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling cublasSgemm"),
+        SystemExit(0),
+    ],
+)
+def test_lost_device_is_fatal_and_stays_so(error: BaseException, serve: Serve) -> None:
+    client = serve()
+    failing = Failing(client, error)
+    assert client.post("/v1/attention", json={"text": "a"}).status_code == 500
+    failing.stop()
+    for _ in range(2):
+        answer = ready(client)
+        assert answer.status_code == 503
+        assert f"failed with {type(error).__name__}" in answer.json()["detail"]
+    assert client.get("/health/live").status_code == 200
+
+
+def test_run_that_fails_for_itself_alone_is_not_fatal(serve: Serve) -> None:
+    client = serve()
+    failing = Failing(client, RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert client.post("/v1/attention", json={"text": "a"}).status_code == 500
+    assert inspector(client).fatal is None
+    failing.stop()
+    assert ready(client).status_code == 200
+
+
+class Deadly:
+    """Work after which the thread that does it is no more."""
+
+    def run(self) -> None:
+        raise SystemExit
+
+
+def test_dead_inference_thread_is_not_ready_and_live(serve: Serve) -> None:
+    client = serve()
+    assert client.post("/v1/attention", json={"text": "a"}).status_code == 200
+    assert inspector(client).fatal is None
+    inspector(client)._device._work_queue.put(Deadly())
+    assert eventually(lambda: inspector(client).fatal is not None)
+    answer = ready(client)
+    assert answer.status_code == 503 and "thread is dead" in answer.json()["detail"]
+    assert client.get("/health/live").status_code == 200
+
+
+def test_model_that_is_lost_is_reported_to_whoever_runs_the_process(
+    folders: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("service.app.WATCH_EVERY", 0.01)
+    failed = threading.Event()
+    app = create_app(Settings(model=str(folders["course"])), on_failure=failed.set)
+    with TestClient(app, base_url="http://localhost") as client:
+        assert eventually(lambda: ready(client).status_code == 200)
+        failing = Failing(client, RuntimeError("not at all fatal"))
+        client.post("/v1/attention", json={"text": "a"})
+        assert not failed.wait(0.1)
+        failing.stop()
+        Failing(client, torch.AcceleratorError("CUDA error: unknown error"))
+        client.post("/v1/attention", json={"text": "a"})
+        assert failed.wait(5)
+    assert "giving up: the last run failed with AcceleratorError" in caplog.text
+
+
+def test_probe_that_hangs_is_not_ready_from_its_own_deadline_on(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asks anything; only readiness tries the model, and finds that it hangs."""
+    monkeypatch.setattr("service.inspector.PROBE_SECONDS", 0.2)
+    client = serve()
+    hanging = Hanging(client)
+    try:
+        for _ in range(3):
+            answer = ready(client)
+            assert answer.status_code == 503
+            assert "no answer within 0.2 s" in answer.json()["detail"]
+        assert client.get("/health/live").status_code == 200
+    finally:
+        hanging.go.set()
+    assert eventually(lambda: ready(client).status_code == 200)
+
+
+def test_readiness_answers_within_two_seconds_whatever_the_model_does() -> None:
+    assert service.inspector.PROBE_SECONDS < 2
+
+
+def test_draining_server_is_live_and_not_ready(serve: Serve) -> None:
+    client = serve()
+    client.portal.call(client.app.state.draining.set)  # type: ignore[union-attr, attr-defined]
+    answer = ready(client)
+    assert answer.status_code == 503
+    assert answer.json()["type"].endswith(":shutting-down")
+    assert answer.headers["retry-after"] == "1"
+    assert client.get("/health/live").status_code == 200
