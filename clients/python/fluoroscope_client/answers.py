@@ -148,8 +148,7 @@ class EditReport(TypedDict):
     change_norm: float
 
 
-class RopeScalingReport(TypedDict, total=False):
-    kind: Literal["none", "linear", "ntk", "dynamic", "yarn", "llama3"]
+class RopeScalingNumbers(TypedDict, total=False):
     factor: float
     original_context: int | None
     low_freq_factor: float
@@ -157,6 +156,10 @@ class RopeScalingReport(TypedDict, total=False):
     beta_fast: float
     beta_slow: float
     attention_factor: float | None
+
+
+class RopeScalingReport(RopeScalingNumbers):
+    kind: Literal["none", "linear", "ntk", "dynamic", "yarn", "llama3"]
 
 
 class RopeReport(TypedDict, total=False):

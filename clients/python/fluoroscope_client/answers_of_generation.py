@@ -7,7 +7,7 @@ from typing import Literal, TypedDict
 from fluoroscope_client.answers import InputReport, ModelIdentity, Timing, Token
 
 
-class Setting(TypedDict):
+class Setting(TypedDict, total=False):
     temperature: float
     top_k: int | None
     top_p: float | None

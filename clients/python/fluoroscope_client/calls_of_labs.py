@@ -77,10 +77,11 @@ class LabCalls:
         samples: SupportsIndex | None = None,
         keys: SupportsIndex | None = None,
         seed: SupportsIndex | None = None,
+        decimals: int | None = None,
     ) -> Call[ScalingLab]:
         """Why ÷√d: the variance of q·k over head sizes, and what the softmax makes of it."""
         body = {"head_sizes": head_sizes, "samples": samples, "keys": keys, "seed": seed}
-        return post("/v1/labs/scaling", body)
+        return post("/v1/labs/scaling", {**body, "decimals": decimals})
 
     @asked
     def block_lab(

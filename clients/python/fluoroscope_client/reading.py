@@ -24,6 +24,7 @@ from fluoroscope_client.answers import (
 )
 from fluoroscope_client.asking import JSON, SAFETENSORS
 from fluoroscope_client.errors import AnswerError
+from fluoroscope_client.heatmap import reading_html
 from fluoroscope_client.safetensors import Floats
 from fluoroscope_client.tensor import OF_TOKENS, Tensor
 
@@ -55,6 +56,9 @@ class Reading:
     def __getitem__(self, name: str) -> Tensor:
         """The tensor of that name. Raises KeyError."""
         return self.tensors[name]
+
+    def _repr_html_(self) -> str:
+        return reading_html(self)
 
     def __repr__(self) -> str:
         head = f"Reading of {self.input['n_tokens']} tokens by {self.model['id']}"

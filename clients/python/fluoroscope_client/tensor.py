@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fluoroscope_client.asking import Selection, select
+from fluoroscope_client.exports import to_bertviz, to_circuitsvis, to_xarray
+from fluoroscope_client.heatmap import tensor_html
 from fluoroscope_client.safetensors import Floats
 
 OF_TOKENS = ("position", "query", "key")
@@ -135,12 +137,27 @@ class Tensor:
             length = max(held, default=-1) + 1
         return [number for number in range(length)[asked] if number in held]
 
+    def to_bertviz(self) -> dict[str, Any]:
+        """For BertViz: `head_view(**tensor.to_bertviz())`, of whole maps. Imports torch."""
+        return to_bertviz(self)
+
+    def to_circuitsvis(self) -> dict[str, Any]:
+        """For CircuitsVis: `attention_patterns(**tensor.to_circuitsvis())`, of whole maps."""
+        return to_circuitsvis(self)
+
+    def to_xarray(self) -> Any:
+        """The same as an `xarray.DataArray`. Imports xarray."""
+        return to_xarray(self)
+
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
         if dtype is None and not copy:
             return self.values
         return self.values.astype(dtype or self.values.dtype, copy=bool(copy))
+
+    def _repr_html_(self) -> str | None:
+        return tensor_html(self)
 
     def __repr__(self) -> str:
         parts = [f"{axis} {self.at[axis]}" for axis in self.at]
