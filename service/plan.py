@@ -105,7 +105,7 @@ def make_plan(
         if names.count(name) > 1:
             raise SelectionError(f"two captures are named {name!r}; give one another name")
     if form.encoding == "sparse" and not in_bytes:
-        _require_patterns(resolved)
+        _require_patterns([capture for capture in resolved if capture.name not in hidden])
     if request.compare:
         resolved.append(Capture.resolve(SITES["logits"], {}, config, n_tokens, name=ALL_LOGITS))
         hidden |= {ALL_LOGITS}

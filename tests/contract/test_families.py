@@ -66,6 +66,17 @@ REQUESTS: dict[str, tuple[str, dict[str, Any] | None]] = {
         "/v1/inspect",
         {"text": TEXT, "captures": [{"site": "attn.pattern"}], "dry_run": True},
     ),
+    "generate": (
+        "/v1/generate",
+        {
+            "text": TEXT,
+            "temperature": 0,
+            "max_new_tokens": 3,
+            "trace": {"captures": [{"site": "attn.pattern"}, {"site": "attn.v"}]},
+            "edits": [KNOCKOUT],
+        },
+    ),
+    "sample": ("/v1/sample", {"text": TEXT, "settings": [{}, {"top_k": 5, "top_p": 0.9}]}),
     "attention lab": ("/v1/labs/attention", {"source": {"kind": "model", "layer": 1, "head": 5}}),
     "heads lab": ("/v1/labs/heads", {"source": {"kind": "model", "layer": 1}}),
     "block lab": ("/v1/labs/block", {"layer": 1}),
