@@ -22,6 +22,7 @@ from service.wire.parts import Chunk, Part
 
 Array = npt.NDArray[np.float32] | npt.NDArray[np.float16]
 _NUMPY = orjson.OPT_SERIALIZE_NUMPY
+_NUMBERS = 1 << 18  # that orjson writes in one call
 _BASE64_PIECE = 3 << 15  # whole groups of three bytes, so that the pieces join
 
 
@@ -68,8 +69,11 @@ def json_parts(tensor: NamedTensor, form: Format) -> list[Part]:
         return [_open(head, "data"), b'"', Base64(tensor.values), b'"}']
     require_json_numbers(tensor)
     if form.encoding == "sparse":
-        return [orjson.dumps({**head, **sparse_rows(tensor, form)}, option=_NUMPY)]
-    return [_open(head, "data"), _nested(tensor, form), b"}"]
+        parts: list[Part] = [orjson.dumps(head)[:-1]]
+        for key, values in sparse_rows(tensor, form).items():
+            parts += [b',"' + key.encode() + b'":', *_exact(values)]
+        return [*parts, b"}"]
+    return [_open(head, "data"), *_nested(tensor, form), b"}"]
 
 
 def require_json_numbers(tensor: NamedTensor) -> None:
@@ -85,11 +89,27 @@ def require_json_numbers(tensor: NamedTensor) -> None:
     )
 
 
-def _nested(tensor: NamedTensor, form: Format) -> Part:
+def _nested(tensor: NamedTensor, form: Format) -> list[Part]:
     values = np.ascontiguousarray(tensor.values, dtype=np.float32)
     if form.exact:
-        return orjson.dumps(values, option=_NUMPY)  # shortest text that gives each float32 back
-    return Nested(values, form.decimals, weights=tensor.weights)
+        return _exact(values)
+    return [Nested(values, form.decimals, weights=tensor.weights)]
+
+
+def _exact(values: npt.NDArray[Any]) -> list[Part]:
+    """Nested arrays of the shortest texts that give each number back, in pieces: while orjson
+    writes, the interpreter's lock is held, and with it the event loop."""
+    if values.size <= _NUMBERS:
+        return [orjson.dumps(values, option=_NUMPY)]
+    parts: list[Part] = [b"["]
+    if values.ndim > 1:
+        for number, row in enumerate(values):
+            parts += [b","] * (number > 0) + _exact(row)
+    else:
+        for start in range(0, len(values), _NUMBERS):
+            text = orjson.dumps(values[start : start + _NUMBERS], option=_NUMPY)[1:-1]
+            parts += [b","] * (start > 0) + [text]
+    return [*parts, b"]"]
 
 
 class Base64:
@@ -105,7 +125,7 @@ class Base64:
             yield base64.b64encode(raw[start : start + _BASE64_PIECE])
 
 
-def sparse_rows(tensor: NamedTensor, form: Format) -> dict[str, Any]:
+def sparse_rows(tensor: NamedTensor, form: Format) -> dict[str, npt.NDArray[Any]]:
     """Rows over the last axis, the weights kept and the mass of those left out.
 
     Kept are weights that are not 0, at least `threshold`, and the `keys_per_row` heaviest (the
