@@ -80,7 +80,7 @@ class LastCatch:
         except asyncio.CancelledError:
             if started or not scope["app"].state.drain.begun.is_set():
                 raise
-            # Once cancelled by the server, a task is let run on; it may still say why.
+            # The server ends what outlived its grace; the client is still told why.
             await self._answer(shutting_down(), scope, receive, send)
         except Exception as error:
             problem = as_problem(error)

@@ -40,7 +40,7 @@ class Server(uvicorn.Server):
                 ws="none",
                 lifespan="on",
                 timeout_keep_alive=KEEP_ALIVE,
-                timeout_graceful_shutdown=1,  # what is left after the grace is cancelled
+                timeout_graceful_shutdown=1,  # for last bytes; what runs has had its grace by then
                 limit_concurrency=MAX_CONNECTIONS,
                 h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             )
@@ -72,6 +72,9 @@ class Server(uvicorn.Server):
         log.info("draining: %d requests are under way", drain.under_way)
         if not await drain.finish(self._grace_seconds):
             log.warning("%d requests outlived the grace and are ended", drain.under_way)
+            for task in list(self.server_state.tasks):
+                task.cancel()
+            await drain.finish(0.5)  # they still say why
         self.should_exit = True
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
