@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -73,6 +74,9 @@ def create_app(
     async def load_or_fail(app: FastAPI, failed: Callable[[], None]) -> None:
         try:
             await load(app)
+            # What is there now stays: walking over it would hold all threads for 0.15 s each time.
+            gc.collect()
+            gc.freeze()
         except Exception as error:
             known = isinstance(error, ValueError)
             log.error("cannot open %s: %s", settings.model, error, exc_info=not known)
