@@ -21,7 +21,8 @@ from fluoroscope_client.answers_of_generation import (
 )
 from fluoroscope_client.asking import SAFETENSORS
 from fluoroscope_client.errors import AnswerError, ConnectError, problem
-from fluoroscope_client.reading import CONTINUED, labels, read_answer, read_tokens, tensors_of
+from fluoroscope_client.labels import CONTINUED
+from fluoroscope_client.reading import labels, read_answer, read_tokens, tensors_of
 from fluoroscope_client.tensor import Tensor
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fluoroscope_client.labels import clipped, visible, width
+from fluoroscope_client.labels import CONTINUED, clipped, visible, width
 from fluoroscope_client.png import png
 from fluoroscope_client.safetensors import Floats
 from fluoroscope_client.shades import block, extent, pooled, shaded
@@ -49,10 +49,10 @@ def tensor_html(tensor: Tensor) -> str | None:
         title = " · ".join(f"{axis} {index}" for axis, index in places.items())
         picture = _image(tensor.sel(**places).values, bounds, SMALL, 96)
         figures.append(
-            f'<figure style="margin:0">{picture}<figcaption>{title}</figcaption></figure>'
+            f'<figure style="margin:0">{picture}<figcaption>{escape(title)}</figcaption></figure>'
         )
     count = int(np.prod([len(indices) for indices in whole]))
-    more = f"<div>{MAPS} of {count} maps; sel({outer[0]}=…) shows others</div>"
+    more = f"<div>{MAPS} of {count} maps; sel({escape(outer[0])}=…) shows others</div>"
     grid = f'<div style="display:flex;flex-wrap:wrap;gap:12px">{"".join(figures)}</div>'
     return f"{caption}{grid}{more if count > MAPS else ''}"
 
@@ -73,11 +73,11 @@ def _range(bounds: tuple[float, float]) -> str:
 
 
 def _tokens(reading: Reading) -> str:
+    style = "border:1px solid #8886;padding:0 2px;margin:1px;display:inline-block"
     shown = "".join(
-        f'<span title="{token["index"]}: id {token["id"]}" style="border:1px solid #8886;'
-        f'padding:0 2px;margin:1px;display:inline-block">{escape(visible(token["display"] or "·"))}'
-        "</span>"
-        for token in reading.tokens[:TOKENS]
+        f'<span title="{place}: id {reading.token_ids[place]}" style="{style}">'
+        f"{escape(visible(token['display'] or CONTINUED))}</span>"
+        for place, token in enumerate(reading.tokens[:TOKENS])
     )
     more = " …" if len(reading.tokens) > TOKENS else ""
     return f'<div style="{_MONO}">{shown}{more}</div>'

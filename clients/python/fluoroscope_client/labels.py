@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from unicodedata import category, east_asian_width
 
+# Of a token that begins inside a character, which is shown whole before it.
+CONTINUED = "·"
 _SHOWN = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 

@@ -25,11 +25,9 @@ from fluoroscope_client.answers import (
 from fluoroscope_client.asking import JSON, SAFETENSORS
 from fluoroscope_client.errors import AnswerError
 from fluoroscope_client.heatmap import reading_html
+from fluoroscope_client.labels import CONTINUED
 from fluoroscope_client.safetensors import Floats
 from fluoroscope_client.tensor import OF_TOKENS, Tensor
-
-# The label of a token that begins inside a character, which is shown whole before it.
-CONTINUED = "·"
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ Knows nothing of screens and pages.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,14 +42,18 @@ class Shades:
     @property
     def palette(self) -> list[Colour]:
         """The colour of each shade, of MASKED too."""
-        through = [_BROWN, _ORANGE, _WHITE, _BLUE, _NAVY] if self.signed else [_WHITE, _BLUE, _NAVY]
-        places = np.linspace(0, _STEPS, len(through))
-        channels = [
-            np.interp(np.arange(_STEPS + 1), places, [colour[channel] for colour in through])
-            for channel in range(3)
-        ]
-        colours = np.stack(channels, axis=1).round().astype(int).tolist()
-        return [*map(tuple, colours), _GREY]
+        signed = [_BROWN, _ORANGE, _WHITE, _BLUE, _NAVY]
+        return [*through(signed if self.signed else [_WHITE, _BLUE, _NAVY]), _GREY]
+
+
+def through(colours: Sequence[Colour]) -> list[Colour]:
+    """As many colours as there are shades, evenly from the first of these to the last."""
+    places = np.linspace(0, _STEPS, len(colours))
+    channels = [
+        np.interp(np.arange(_STEPS + 1), places, [colour[channel] for colour in colours])
+        for channel in range(3)
+    ]
+    return [(int(r), int(g), int(b)) for r, g, b in zip(*np.rint(channels), strict=True)]
 
 
 def shaded(values: Floats, bounds: tuple[float, float] | None = None) -> Shades:
