@@ -89,24 +89,6 @@ class Stopwatch:
         return sorted(t for p, s, t in self.answers if (p, s) == (path, status))
 
 
-class Probe:
-    """A task on the server's own loop that sleeps 10 ms at a time and notes how much later than
-    that it woke: what anything that holds the loop costs everybody else."""
-
-    def __init__(self) -> None:
-        self.gaps: list[float] = []
-        self._stop = threading.Event()
-
-    async def watch(self, every: float = 0.01) -> None:
-        while not self._stop.is_set():
-            slept = time.perf_counter()
-            await asyncio.sleep(every)
-            self.gaps.append(time.perf_counter() - slept - every)
-
-    def stop(self) -> None:
-        self._stop.set()
-
-
 class Contention:
     """Seconds for which other processes kept a thread of this one off the processor, since it was
     made: the most that any one thread waited in the scheduler's queue. Zero where the kernel does
@@ -126,6 +108,26 @@ class Contention:
             with suppress(OSError, IndexError):  # it may just have ended
                 found[thread.name] = int((thread / "schedstat").read_text().split()[1])
         return found
+
+
+class Probe:
+    """A task on the server's own loop that sleeps 10 ms at a time and notes how much later than
+    that it woke: what anything that holds the loop costs everybody else. Waits that other
+    processes caused are left out."""
+
+    def __init__(self) -> None:
+        self.gaps: list[float] = []
+        self._stop = threading.Event()
+
+    async def watch(self, every: float = 0.01) -> None:
+        while not self._stop.is_set():
+            others, slept = Contention(), time.perf_counter()
+            await asyncio.sleep(every)
+            late = time.perf_counter() - slept - every
+            self.gaps.append(late - others.seconds())
+
+    def stop(self) -> None:
+        self._stop.set()
 
 
 def least(attempts: int, measure: Callable[[], float], *, under: float) -> float:
