@@ -32,12 +32,14 @@ run: $(VENV)/.run  ## set up, then serve MODEL (default: the embedded demo) on l
 test: $(VENV)/.test  ## set up, then the whole test suite
 	$(BIN)/python -m pytest -q $(TESTS)
 
-check: $(VENV)/.test  ## lint, format, types and the Dockerfile
+check: $(VENV)/.test  ## lint, format, types, the Dockerfile, unsafe calls, known vulnerabilities
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy clients/python/fluoroscope_client
 	$(BIN)/hadolint Dockerfile
+	$(BIN)/bandit -q -c pyproject.toml -r model service clients/python/fluoroscope_client
+	$(BIN)/python -m tests.audit
 
 format: $(VENV)/.test  ## put the code into its form
 	$(BIN)/ruff check --fix .
