@@ -17,6 +17,7 @@ from benchmarks.sizes import SIZES, prepare
 from model.checkpoints.open import open_model
 from model.gpt import GPT
 from model.tap import EndOfRun, Tap
+from service.memory import keep_freed_memory
 
 
 class Question(BaseModel):
@@ -64,6 +65,7 @@ def main() -> None:
     parser.add_argument("port", type=int)
     given = parser.parse_args()
     torch.set_num_threads(2)
+    keep_freed_memory()  # as the service does
     folder = prepare(SIZES[given.size])
     model = open_model(str(folder), device=torch.device("cpu"), dtype=torch.float32).model
     app = FastAPI()

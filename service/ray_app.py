@@ -9,6 +9,7 @@ Ray.
 
 from __future__ import annotations
 
+import logging.config
 import math
 from collections.abc import Callable
 from typing import Annotated, Any, Self
@@ -18,8 +19,11 @@ from pydantic import Field, model_validator
 from ray import serve
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig
+from ray.serve.schema import LoggingConfig
 
 from service.app import create_app
+from service.logs import log_config
+from service.memory import keep_freed_memory
 from service.settings import Settings
 
 FUSE = 1024  # requests in one replica: far above what it takes on, so that it refuses, not Ray
@@ -41,6 +45,16 @@ class Fleet(Settings):
     downscale_delay_s: Annotated[float, Field(ge=0)] = Field(
         300.0, description="load must be gone before a replica is ended"
     )
+
+    @model_validator(mode="after")
+    def _refuses_before_ray_does(self) -> Self:
+        taken_on = 1 + self.waiting + self.generations
+        if 4 * taken_on > FUSE:
+            raise ValueError(
+                f"waiting and generations let {taken_on} requests into a replica; with Ray at most "
+                f"{FUSE // 4}, so that the app refuses before Ray does"
+            )
+        return self
 
     @model_validator(mode="after")
     def _no_strangers_without_a_key(self) -> Self:
@@ -82,6 +96,8 @@ def application(fleet: Fleet, make_app: Callable[[Settings], FastAPI]) -> Applic
     settings = fleet.model_copy(update={"threads": fleet.run_threads})
 
     def make() -> FastAPI:  # called in the replica: an app itself would not travel
+        keep_freed_memory()
+        logging.config.dictConfig(log_config(settings.log_format, settings.log_level))
         return make_app(settings)
 
     deployment = serve.deployment(
@@ -102,6 +118,7 @@ def application(fleet: Fleet, make_app: Callable[[Settings], FastAPI]) -> Applic
         ),
         max_ongoing_requests=FUSE,
         max_queued_requests=FUSE,
-        graceful_shutdown_timeout_s=fleet.wait_seconds + fleet.run_seconds,
+        graceful_shutdown_timeout_s=fleet.grace_seconds,
+        logging_config=LoggingConfig(enable_access_log=False),  # ours says more, and no prompt
     )
     return deployment(serve.ingress(make)(Replica)).bind()
