@@ -31,7 +31,7 @@ from service.settings import Settings
 from service.wire.printed import printed
 
 Fields = dict[str, Any]
-NO_MODEL = {"model": None, "token_ids": None, "timing_ms": None}  # nosec B105
+NO_MODEL = {"model": None, "token_ids": None, "timing_ms": None}
 BASE = 10_000.0
 SIDE_BY_SIDE: tuple[RopeScaling | None, ...] = (
     None,

@@ -100,7 +100,7 @@ def _wordpiece(about: About, file: Path) -> Tokenizer:
     vocabulary = {word.removesuffix("\r"): i for i, word in enumerate(words)}
     if len(vocabulary) < len(words):
         raise ValueError(f"{len(words) - len(vocabulary)} of {len(words)} words are there twice")
-    inner = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))  # nosec B106
+    inner = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     inner.normalizer = normalizers.BertNormalizer(
         handle_chinese_chars=bool(about.get("tokenize_chinese_chars", True)),
         strip_accents=about.get("strip_accents"),

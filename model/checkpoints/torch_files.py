@@ -6,7 +6,7 @@ So the pickle's opcodes are read first: it may name tensors, storages and dictio
 
 from __future__ import annotations
 
-import pickletools  # nosec B403: it reads opcodes and runs none
+import pickletools  # nosec B403
 import re
 import zipfile
 from collections.abc import Callable
