@@ -173,3 +173,75 @@ def test_budget_is_given_back_by_a_failure() -> None:
         assert admission.bytes_in_flight == 0
 
     run(scenario)
+
+
+def test_step_waits_where_the_queue_is_full_and_takes_no_place_in_it() -> None:
+    async def scenario(admission: Admission) -> None:
+        await admission.acquire()
+        step = asyncio.create_task(admission.acquire(step=True))
+        await settle()
+        waiting = asyncio.create_task(admission.acquire())  # the one place is still free
+        await settle()
+        another = asyncio.create_task(admission.acquire(step=True))
+        await settle()
+        with refused_as("too-busy"):
+            await admission.acquire()
+        order: list[str] = []
+        for name, task in (("step", step), ("run", waiting), ("another", another)):
+            task.add_done_callback(lambda _, name=name: order.append(name))
+        for _ in range(3):
+            admission.release()
+            await settle()
+        assert order == ["step", "run", "another"]
+        admission.release()
+        assert admission.running == admission.waiting == 0
+
+    run(scenario, waiting=1)
+
+
+def test_step_waits_longer_than_a_request_may() -> None:
+    async def scenario(admission: Admission) -> None:
+        await admission.acquire()
+        step = asyncio.create_task(admission.acquire(step=True))
+        await settle()
+        with refused_as("too-busy"):
+            await admission.acquire()
+        assert not step.done()
+        admission.release()
+        await step
+
+    run(scenario, wait_seconds=0.01)
+
+
+def test_generations_over_their_number_are_refused_and_places_given_back() -> None:
+    async def scenario(admission: Admission) -> None:
+        async with admission.generation(), admission.generation():
+            assert admission.generating == 2
+            with refused_as("too-busy") as caught:
+                async with admission.generation():
+                    raise AssertionError("let in")
+            assert int(caught.value.headers["retry-after"]) >= 1
+            assert admission.generating == 2
+        assert admission.generating == 0
+        with pytest.raises(ZeroDivisionError):
+            async with admission.generation():
+                raise ZeroDivisionError
+        assert admission.generating == 0
+
+    run(scenario, generations=2)
+
+
+def test_what_a_run_keeps_counts_for_all_together_and_not_for_one_answer() -> None:
+    async def scenario(admission: Admission) -> None:
+        async with admission.answer_bytes(100, beside=60):
+            assert admission.bytes_in_flight == 160
+            with refused_as("too-busy"):
+                async with admission.answer_bytes(50):
+                    raise AssertionError("let in")
+        with refused_as("answer-too-large") as caught:
+            async with admission.answer_bytes(100, beside=101):
+                raise AssertionError("let in")
+        assert (caught.value.limit, caught.value.actual) == (200, 201)
+        assert admission.bytes_in_flight == 0
+
+    run(scenario, max_answer_bytes=100, max_in_flight_bytes=200)
