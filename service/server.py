@@ -10,7 +10,9 @@ import logging
 import os
 import socket
 import sys
+from importlib.util import find_spec
 from types import FrameType
+from typing import Literal
 
 import uvicorn
 from fastapi import FastAPI
@@ -21,7 +23,7 @@ from service.settings import Settings
 
 MAX_CONNECTIONS = 1024  # a high fuse; what may run and wait is admission's to say
 KEEP_ALIVE = 15  # seconds that an idle connection is kept
-MAX_HEAD_BYTES = 64 * 1024  # of h11's buffer: over the 32 KiB that are answered with a 431
+H11_HEAD_BYTES = 64 * 1024  # over the 32 KiB that the app itself refuses
 log = logging.getLogger("fluoroscope")
 
 
@@ -35,6 +37,7 @@ class Server(uvicorn.Server):
                 host=settings.host,
                 port=settings.port,
                 log_config=log_config(settings.log_format, settings.log_level),
+                http=connection_class(),
                 access_log=False,
                 server_header=False,
                 ws="none",
@@ -42,7 +45,7 @@ class Server(uvicorn.Server):
                 timeout_keep_alive=KEEP_ALIVE,
                 timeout_graceful_shutdown=1,  # for last bytes; what runs has had its grace by then
                 limit_concurrency=MAX_CONNECTIONS,
-                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+                h11_max_incomplete_event_size=H11_HEAD_BYTES,
             )
         )
         self.exit_code = 0
@@ -93,3 +96,12 @@ class Server(uvicorn.Server):
         return (loading is not None and not loading.done()) or (
             state.inspector is not None and state.inspector.busy
         )
+
+
+def connection_class() -> type[asyncio.Protocol] | Literal["h11"]:
+    """Our bounded connection, or h11 with a bound of its own where there is no httptools."""
+    if find_spec("httptools") is None:
+        return "h11"
+    from service.connection import Connection
+
+    return Connection
