@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Iterable
 
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
@@ -17,6 +18,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ATTEMPTS = 3  # what kills the replica that runs it must not go through the whole fleet
 KEPT_BYTES = 16 << 20  # of a body; a longer one is not sent again
+# By these a client would change Ray's timeout, keep a run alive after it left, or choose a replica;
+# one that is not UTF-8 is a 500.
+OF_RAY = frozenset(
+    {
+        b"x_request_timeout_seconds",
+        b"x_request_disconnect_disabled",
+        b"x_session_id",
+        b"serve_multiplexed_model_id",
+    }
+)
 
 
 def middleware() -> list[Middleware]:
@@ -26,7 +37,8 @@ def middleware() -> list[Middleware]:
 
 class AskAgain:
     """Asks again where Ray's proxy ends without a word, as it does when the replica that had the
-    request is gone. Of the request ids that the app and Ray both send, the app's is kept."""
+    request is gone. Keeps from Ray what only an operator should tell it, and of the request ids
+    that the app and Ray both send the app's."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -35,6 +47,7 @@ class AskAgain:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        scope["headers"] = as_ray_may_see(scope["headers"])
         body = KeptBody(receive)
         started = False
 
@@ -53,6 +66,15 @@ class AskAgain:
             if started or body.client_left or not body.whole:
                 return
         await replicas_lost()(scope, receive, send)
+
+
+def as_ray_may_see(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Without what commands Ray; a request id that is not ASCII, which it cannot read, is empty."""
+    return [
+        (name, b"" if name == b"x-request-id" and not value.isascii() else value)
+        for name, value in headers
+        if name.replace(b"-", b"_") not in OF_RAY
+    ]
 
 
 def replicas_lost() -> Response:

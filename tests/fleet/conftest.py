@@ -34,30 +34,32 @@ ENVIRONMENT = {
 }
 # Both kinds of server: with other threads a matrix product has other last bits.
 ONE_THREAD = {"threads": 1}
+ASK = {"text": "The cat chased the mouse because it was hungry."}
 Deploy = Callable[..., httpx.Client]
 
 
 @pytest.fixture(scope="package")
-def cluster() -> Iterator[str]:
-    """Ray with two processors to give away; the base URL of its proxy."""
+def context() -> Iterator[ray.client_builder.ClientContext]:
+    """A Ray of our own with two processors to give away."""
     before = dict(os.environ)
     os.environ.update(ENVIRONMENT)
-    port = free_port()
     try:
-        ray.init(
-            num_cpus=2,
-            include_dashboard=False,
-            log_to_driver=False,
-            object_store_memory=200 << 20,
-            _node_ip_address="127.0.0.1",
+        yield ray.init(
+            num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20
         )
-        serve.start(http_options={"host": "127.0.0.1", "port": port, "request_timeout_s": 120})
-        yield f"http://127.0.0.1:{port}"
     finally:
-        serve.shutdown()
         ray.shutdown()
         os.environ.clear()
         os.environ.update(before)
+
+
+@pytest.fixture(scope="package")
+def cluster(context: object) -> Iterator[str]:
+    """The base URL of its HTTP proxy."""
+    port = free_port()
+    serve.start(http_options={"host": "127.0.0.1", "port": port, "request_timeout_s": 120})
+    yield f"http://127.0.0.1:{port}"
+    serve.shutdown()
 
 
 @pytest.fixture(scope="package")
@@ -89,7 +91,6 @@ def replicas(deploy: Deploy, folders: Mapping[str, Path]) -> httpx.Client:
         min_replicas=2,
         max_replicas=2,
         num_cpus=0.4,
-        key=None,
     )
     return deploy("plain", fleet)
 
@@ -102,6 +103,13 @@ def alone(folders: Mapping[str, Path]) -> Iterator[httpx.Client]:
         client_of(url) as client,
     ):
         yield client
+
+
+@pytest.fixture(scope="package", params=["alone", "replicas"])
+def client(request: pytest.FixtureRequest) -> httpx.Client:
+    """One server, then the two replicas."""
+    found: httpx.Client = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture(scope="package")

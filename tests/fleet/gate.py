@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import torch
 from fastapi import FastAPI
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -64,7 +65,7 @@ class Gate:
 
 
 def gated_app(settings: Settings, gate: Gate) -> FastAPI:
-    """The app, with a gate before the second block, and a stream of its own at /stream."""
+    """The app with a gate before the second block, and routes that only these tests ask."""
 
     def open_gated(settings: Settings) -> OpenedModel:
         opened = open_configured(settings)
@@ -81,6 +82,11 @@ def gated_app(settings: Settings, gate: Gate) -> FastAPI:
 
     app = create_app(settings, open_with=open_gated)
     app.add_middleware(MarkUnanswered, gate=gate)
+
+    @app.get("/process")
+    async def process() -> dict[str, str | int]:
+        names = ("OMP_NUM_THREADS", "MALLOC_ARENA_MAX")
+        return {"threads": torch.get_num_threads(), **{name: os.environ[name] for name in names}}
 
     @app.get("/stream")
     async def stream() -> StreamingResponse:
