@@ -16,20 +16,29 @@ from fluoroscope_client.errors import (
     TooBusy,
     Unauthorized,
 )
+from fluoroscope_client.generation import Completion, Prompt, Step
+from fluoroscope_client.parameter import Parameter
 from fluoroscope_client.reading import Reading
+from fluoroscope_client.streams import AsyncGeneration, Generation
 from fluoroscope_client.tensor import Tensor
 
 __all__ = [
     "AnswerError",
     "AsyncFluoroscope",
+    "AsyncGeneration",
+    "Completion",
     "ConnectError",
     "Fluoroscope",
     "FluoroscopeError",
+    "Generation",
     "InvalidRequest",
     "NotReady",
+    "Parameter",
     "ProblemError",
+    "Prompt",
     "Reading",
     "ServerError",
+    "Step",
     "Tensor",
     "TimedOut",
     "TooBusy",

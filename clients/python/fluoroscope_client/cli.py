@@ -189,8 +189,8 @@ def generate(scope: Fluoroscope, given: argparse.Namespace, screen: Screen) -> I
 
 
 def _choice(row: Candidate) -> str:
-    cut = f" cut by {row['cut_by']}" if row["cut_by"] else f" {row['probability']:.3f}"
-    return clipped(visible(row["text"] or str(row["id"])), 14) + cut
+    chance = f"({row['uncut']:.3f} cut)" if row["cut_by"] else f"{row['probability']:.3f}"
+    return f"{clipped(visible(row['text'] or str(row['id'])), 14)} {chance}"
 
 
 def _safe(text: str) -> str:

@@ -64,9 +64,8 @@ def draw_map(tensor: Tensor, screen: Screen) -> list[str]:
 def _header(labels: Sequence[str], indices: Sequence[int], cell: int, size: int) -> str:
     """Words where they can be read, else a number now and then."""
     if size == 1 and (cell > 2 or all(width(label) <= cell for label in labels)):
-        return "".join(
-            padded(clipped(label, max(cell - 1, cell // 2, 1)), cell) for label in labels
-        )
+        words = cell if cell < 3 else cell - 1
+        return "".join(padded(clipped(label, words), cell) for label in labels)
     every = -(-10 // cell)
     marks = [str(index) for index in indices[:: size * every]]
     return "".join(mark.ljust(every * cell) for mark in marks)[: cell * -(-len(labels) // size)]
