@@ -2,22 +2,18 @@
 
     python -m tests.service.gated_server FOLDER PORT [SETTING=VALUE …]
 
-Lines on stdin are orders: `shut` and `open` a gate inside the model's first block, `lose` the
-device, `kill` the inference thread. `POST /v1/stream` sends an event every 50 ms and a closing one
-once the server drains. With FOLDER `-` the model never gets opened.
+Lines on stdin are orders: `shut` and `open` a gate inside the model's first block, `pass` lets one
+run through it; `lose` the device, `kill` the inference thread. With FOLDER `-` the model never gets
+opened.
 """
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import torch
-from fastapi import Request
-from starlette.responses import StreamingResponse
 
 from model.checkpoints.open import OpenedModel
 from service.app import create_app, open_configured
@@ -30,8 +26,8 @@ class Gate:
     """Where every run stops while it is shut."""
 
     def __init__(self) -> None:
-        self.way = threading.Event()
-        self.way.set()
+        self.shut = False
+        self.passes = threading.Semaphore(0)
         self.device_lost = False
 
     def opened(self, settings: Settings) -> OpenedModel:
@@ -44,38 +40,25 @@ class Gate:
     def stop(self, *_: Any) -> None:
         if self.device_lost:
             raise torch.AcceleratorError("CUDA error: device-side assert triggered")
-        self.way.wait()
+        if self.shut:
+            self.passes.acquire()
 
 
 def obey(gate: Gate, app: Any) -> None:
     for line in sys.stdin:
         match line.strip():
             case "shut":
-                gate.way.clear()
+                gate.shut = True
+            case "pass":
+                gate.passes.release()
             case "open":
-                gate.way.set()
+                gate.shut = False
+                gate.passes.release(1000)  # more than can wait
             case "lose":
                 gate.device_lost = True
             case "kill":
                 app.state.inspector._device._work_queue.put(Deadly())
         print(line.strip(), flush=True)
-
-
-async def stream(http: Request) -> StreamingResponse:
-    draining: asyncio.Event = http.app.state.draining
-
-    async def events() -> AsyncIterator[str]:
-        while True:
-            yield "step\n"
-            try:
-                async with asyncio.timeout(0.05):
-                    await draining.wait()
-            except TimeoutError:
-                continue
-            yield "closing\n"
-            return
-
-    return StreamingResponse(events())
 
 
 def main(folder: str, port: str, *given: str) -> int:
@@ -84,7 +67,6 @@ def main(folder: str, port: str, *given: str) -> int:
     )
     gate = Gate()
     app = create_app(settings, open_with=gate.opened, on_failure=lambda: server.fail())
-    app.add_api_route("/v1/stream", stream, methods=["POST"])
     server = Server(app, settings)
     threading.Thread(target=obey, args=(gate, app), daemon=True).start()
     server.run()

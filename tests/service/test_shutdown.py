@@ -121,11 +121,14 @@ class Asking(threading.Thread):
 
 def test_told_to_stop_it_says_so_finishes_what_runs_and_closes_streams(start: Start) -> None:
     server = start(grace_seconds=20)
-    streams = [Asking(server, "POST", "/v1/stream") for _ in range(2)]
-    assert eventually(lambda: all(stream.lines for stream in streams))
-    server.order("shut")
+    server.order("shut", "pass", "pass", "pass", "pass")  # two prompts and a step of each
+    story = {"text": "a", "max_new_tokens": 32, "stop_ids": []}
+    events = {"accept": "text/event-stream"}
+    streams = [Asking(server, "POST", "/v1/generate", json=story, headers=events) for _ in range(2)]
+    assert eventually(lambda: all("event: step" in stream.lines for stream in streams))
     runs = [Asking(server, "POST", "/v1/attention", json=QUESTION) for _ in range(4)]
-    assert eventually(lambda: server.gauge("fluoroscope_waiting") == 3)
+    # One run has the device, and everybody else waits for it: runs, and the steps of streams.
+    assert eventually(lambda: server.gauge("fluoroscope_waiting") == 5)
     server.tell(signal.SIGTERM)
     assert eventually(lambda: server.status("/health/ready") == 503)
     assert server.http.get("/health/ready").json()["type"].endswith(":shutting-down")
@@ -135,14 +138,17 @@ def test_told_to_stop_it_says_so_finishes_what_runs_and_closes_streams(start: St
     assert refused.headers["content-type"] == "application/problem+json"
     assert refused.headers["retry-after"] == "1"
     assert refused.json()["type"].endswith(":shutting-down")
-    for stream in streams:
-        stream.join(10)
-        assert stream.lines[-1] == "closing" and set(stream.lines[:-1]) == {"step"}
-    assert all(run.answer is None for run in runs)
+    assert all(asking.is_alive() for asking in (*runs, *streams))
     server.order("open")
     for run in runs:
         run.join(10)
         assert run.answer is not None and run.answer.status_code == 200
+    for stream in streams:
+        stream.join(10)
+        assert "event: done" not in stream.lines
+        last = stream.lines.index("event: error")
+        assert json.loads(stream.lines[last + 1].removeprefix("data: "))["status"] == 503
+        assert ":shutting-down" in stream.lines[last + 1]
     assert server.ended(within=10) == 0  # long before the grace is over
 
 
