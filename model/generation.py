@@ -139,6 +139,7 @@ class Generation:
             raise ContextError(f"{n_tokens} tokens; the context holds 1 to {model.config.n_ctx}")
         cache = self._cache if self._keeps(n_tokens) else None
         held = range(cache.n_tokens if cache else 0, n_tokens)
+        assert held, "the prompt runs once"
         pairs = [(edit, edit.at_step(held)) for edit in self._edits]
         edits = [here for _, here in pairs if here is not None]
         patterns = PatternCheck()

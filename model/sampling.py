@@ -109,21 +109,24 @@ def choose(logits: Tensor, sampling: Sampling, *, top: int, draw: float | None) 
         raise SamplingError(f"the largest logit is {largest}: no token can be chosen by it")
     greedy = sampling.temperature == 0
     warmth = 1.0 if greedy else sampling.temperature
-    uncut = ((logits - largest) / warmth).exp()  # (V,)
-    uncut /= uncut.sum()
+    # Not divided by their sum yet: equal logits at the top weigh exactly 1, and add up exactly.
+    weights = ((logits - largest) / warmth).exp()  # (V,)
+    total = float(weights.sum())
 
-    ids = _ranked(logits, uncut, sampling, top, draw)  # (N,)
-    sums = uncut[ids].cumsum(0)
-    n_kept, mass, top_k_cut, top_p_cut = 1, float(sums[0]), None, None
+    ids = _ranked(logits, weights, sampling, top, draw)  # (N,)
+    sums = weights[ids].cumsum(0)
+    n_kept, top_k_cut, top_p_cut = 1, None, None
     if not greedy:
-        n_kept, mass, top_k_cut, top_p_cut = _cuts(sums, len(logits), sampling)
-    kept = uncut if n_kept == len(logits) else uncut[ids[:n_kept]] / mass
+        n_kept, top_k_cut, top_p_cut = _cuts(sums, total, len(logits), sampling)
+    is_whole = n_kept == len(logits)
+    mass = total if is_whole else float(sums[n_kept - 1])
+    kept = (weights if is_whole else weights[ids[:n_kept]]) / mass
     cumulative = (sums[:n_kept] / mass).clamp(max=1.0)
 
     place = 0 if greedy else None
     if not greedy and draw is not None:
         # Rounding may leave the last sum under 1 and the draw above it.
-        last = int((uncut[ids[:n_kept]] > 0).sum()) - 1
+        last = int((weights[ids[:n_kept]] > 0).sum()) - 1
         place = min(int(torch.searchsorted(cumulative, draw, right=True)), last)
 
     def candidate(place: int) -> Candidate:
@@ -135,9 +138,9 @@ def choose(logits: Tensor, sampling: Sampling, *, top: int, draw: float | None) 
             rank=place + 1,
             logit=logit,
             scaled=None if greedy else logit / warmth,
-            uncut=float(uncut[token]),
+            uncut=float(weights[token]) / total,
             cut_by=None if is_kept else _cut_by(place, greedy, top_k_cut),
-            probability=float(uncut[token]) / mass if is_kept else 0.0,
+            probability=float(weights[token]) / mass if is_kept else 0.0,
             cumulative=float(cumulative[place]) if is_kept else 1.0,
         )
 
@@ -156,7 +159,7 @@ def choose(logits: Tensor, sampling: Sampling, *, top: int, draw: float | None) 
 
 
 def _ranked(
-    logits: Tensor, uncut: Tensor, sampling: Sampling, top: int, draw: float | None
+    logits: Tensor, weights: Tensor, sampling: Sampling, top: int, draw: float | None
 ) -> Tensor:
     """The first ids by rank (N,): as many as the settings, the table and the draw need.
 
@@ -164,14 +167,15 @@ def _ranked(
     tokens nearly always hold the mass that is asked for.
     """
     count = max(top, sampling.top_k or 64)
-    mass = 0.0
+    share = 0.0
     if sampling.top_k is None and sampling.temperature != 0:
-        mass = draw or 0.0
+        share = draw or 0.0
         if sampling.top_p is not None and sampling.top_p < 1:
-            mass = sampling.top_p
+            share = sampling.top_p
+    needed = share * float(weights.sum())
     while True:
         ids = _first(logits, count)
-        if len(ids) == len(logits) or float(uncut[ids].sum()) > mass:
+        if len(ids) == len(logits) or float(weights[ids].sum()) > needed:
             return ids
         count *= 8
 
@@ -186,20 +190,20 @@ def _first(logits: Tensor, count: int) -> Tensor:
 
 
 def _cuts(
-    sums: Tensor, n_vocab: int, sampling: Sampling
-) -> tuple[int, float, Cut | None, Cut | None]:
-    """How many ranks are kept, their mass before renormalising, and where either cut fell.
+    sums: Tensor, total: float, n_vocab: int, sampling: Sampling
+) -> tuple[int, Cut | None, Cut | None]:
+    """How many ranks are kept, and where either cut fell.
 
-    `sums` (N,): uncut probabilities, summed down the ranks.
+    `sums` (N,): weights summed down the ranks, `total` that of all of them.
     """
 
     def mass_of(n_kept: int) -> float:
-        return 1.0 if n_kept == n_vocab else float(sums[n_kept - 1])
+        return total if n_kept == n_vocab else float(sums[n_kept - 1])
 
     n_kept, top_k_cut, top_p_cut = n_vocab, None, None
     if sampling.top_k is not None:
         n_kept = min(sampling.top_k, n_vocab)
-        top_k_cut = Cut(n_kept, mass_of(n_kept))
+        top_k_cut = Cut(n_kept, mass_of(n_kept) / total)
     if sampling.top_p is not None:
         met = mass_of(n_kept)
         if sampling.top_p < 1:
@@ -207,7 +211,7 @@ def _cuts(
             gathered = sums[:n_kept] / met
             n_kept = min(int((gathered < sampling.top_p).sum()) + 1, n_kept)
         top_p_cut = Cut(n_kept, mass_of(n_kept) / met)
-    return n_kept, mass_of(n_kept), top_k_cut, top_p_cut
+    return n_kept, top_k_cut, top_p_cut
 
 
 def _cut_by(place: int, greedy: bool, top_k_cut: Cut | None) -> CutBy:
