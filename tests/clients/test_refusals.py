@@ -172,6 +172,13 @@ def test_refusal_that_will_not_pass_is_not_tried_again(
     assert (len(script.requests), slept) == (1, [])
 
 
+def test_asking_whether_it_is_ready_does_not_wait_for_it(slept: list[float]) -> None:
+    script = Script(refusal(503, **{"retry-after": "1"}))
+    with pytest.raises(NotReady):
+        client(script).ready()
+    assert (len(script.requests), slept) == (1, [])
+
+
 def test_retry_after_may_be_a_date(slept: list[float]) -> None:
     later = refusal(503, **{"retry-after": formatdate(time.time() + 5, usegmt=True)})
     past = refusal(503, **{"retry-after": formatdate(time.time() - 60, usegmt=True)})
