@@ -11,6 +11,7 @@ from rich.console import Console
 
 from service import __version__
 from service.cli_convert import convert
+from service.cli_generate import generate
 from service.cli_parameters import parameters
 from service.cli_serve import serve
 
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(parameters)
 app.command()(convert)
+app.command()(generate)
 stderr = Console(stderr=True, highlight=False)
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps; auto takes the fastest there.")]

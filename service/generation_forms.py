@@ -74,7 +74,7 @@ async def answer_generation(http: Request, asked: GenerateRequest) -> Response:
             stream.headers["vary"] = negotiation.VARY
             stream.when_sent(stack.pop_all())
             return stream
-        collect = _as_json if media_type == negotiation.JSON else _as_safetensors
+        collect = as_json if media_type == negotiation.JSON else as_safetensors
         parts = await until_gone(http, collect(inspector, generating, asked.format))
         response = _whole(http, parts, media_type, generating.spent)
         response.when_sent(stack.pop_all())
@@ -110,7 +110,7 @@ async def _events(
         yield event_text("error", orjson.dumps(content, default=str))
 
 
-async def _as_json(inspector: Inspector, generating: Generating, form: Format) -> list[Part]:
+async def as_json(inspector: Inspector, generating: Generating, form: Format) -> list[Part]:
     """Every event under its name, the steps in a list."""
     texts: dict[str, list[bytes]] = {"meta": [], "prompt": [], "step": [], "done": []}
     async with aclosing(generating.events(lambda event: (event.name, _json(event, form)))) as all_:
@@ -130,7 +130,7 @@ async def _as_json(inspector: Inspector, generating: Generating, form: Format) -
     ]
 
 
-async def _as_safetensors(inspector: Inspector, generating: Generating, _: Format) -> list[Part]:
+async def as_safetensors(inspector: Inspector, generating: Generating, _: Format) -> list[Part]:
     """The same, and every tensor apart, named by where it belongs."""
     answer: dict[str, Any] = {"meta": None, "prompt": None, "steps": [], "done": None}
     tensors: list[NamedTensor] = []

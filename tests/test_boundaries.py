@@ -56,7 +56,10 @@ RULES = [
     Rule(
         "service",
         ("service.app",),
-        but=("service.app", "service.cli", "service.cli_serve", "service.ray_app"),
+        but=(
+            *("service.app", "service.ray_app"),
+            *("service.cli", "service.cli_serve", "service.cli_generate"),
+        ),
     ),
     Rule(
         "service.wire",
