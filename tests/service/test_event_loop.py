@@ -23,7 +23,9 @@ from model.tokenizer import Tokenizer
 from service.app import create_app
 from service.settings import Settings
 from tests.conftest import VOCABULARY
-from tests.service.pressure import Probe, least
+from tests.listening import listening
+from tests.service.pressure import Contention, Probe, least
+from tests.service.raw import Connection, request
 
 PROMISE = 0.1  # seconds
 BODY = 2**20
@@ -42,13 +44,17 @@ def longest_gap(client: TestClient, work: Callable[[], None]) -> float:
 
 
 @pytest.fixture(scope="module")
-def server(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def large(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """A model whose largest answers are large: 6 layers, 6 heads, 512 tokens."""
     folder = tmp_path_factory.mktemp("large") / "model"
     shape = {"n_layer": 6, "d_model": 96, "n_head": 6, "n_ctx": 512}
     native.save(folder, GPT(GPTConfig(**shape, vocab_size=VOCABULARY)), tokenizer)
-    app = create_app(Settings(model=str(folder), max_answer_bytes=2**28))
-    with TestClient(app, base_url="http://localhost") as client:
+    return Settings(model=str(folder), max_answer_bytes=2**28)
+
+
+@pytest.fixture(scope="module")
+def server(large: Settings) -> Iterator[TestClient]:
+    with TestClient(create_app(large), base_url="http://localhost") as client:
         gc.collect()
         gc.freeze()  # as `fluoroscope serve` does, once the model is there
         yield client
@@ -85,6 +91,35 @@ def test_largest_tokenize_run_and_encode_leave_the_loop_free(
         assert len(answer.content) > least_bytes * 36 * n_tokens**2
 
     assert least(5, lambda: longest_gap(server, work), under=PROMISE) < PROMISE
+
+
+def test_answer_of_60_megabytes_leaves_health_answering(large: Settings) -> None:
+    """Over a socket, the whole answer read; health asked again and again meanwhile."""
+    body = {
+        "token_ids": [7] * 512,
+        "captures": [{"site": "attn.pattern"}],
+        "format": {"decimals": 6},
+    }
+    sizes: list[int] = []
+
+    async def slowest_look(url: str) -> float:
+        reading, looking = await Connection.to(url), await Connection.to(url)
+        reading.send(request("/v1/inspect", body))
+        answer = asyncio.create_task(reading.answer())
+        waits: list[float] = []
+        while not answer.done():
+            others, start = Contention(), time.perf_counter()
+            assert (await looking.ask(request("/health/live"))).status == 200
+            waits.append(time.perf_counter() - start - others.seconds())
+        sizes.append(len((await answer).body))
+        reading.leave()
+        looking.leave()
+        assert len(waits) > 10
+        return max(waits)
+
+    with listening(create_app(large)) as url:
+        assert least(5, lambda: asyncio.run(slowest_look(url)), under=PROMISE) < PROMISE
+    assert all(size > 60_000_000 for size in sizes)
 
 
 def test_longest_text_is_tokenized_off_the_loop(server: TestClient) -> None:
