@@ -79,6 +79,7 @@ class Inspector:
         self._codec = ThreadPoolExecutor(2, "codec")
         self._running_since: float | None = None
         self._last_forward = float("-inf")
+        self._probe_took = 0.0
         self._broken: str | None = None
         self._fatal: str | None = None
 
@@ -219,17 +220,23 @@ class Inspector:
             return f"a run is {over:.0f} s over its deadline" if over > 0 else None
         if self._broken is None and time.monotonic() - self._last_forward < PROBE_AFTER:
             return None
-        model = self.opened.model
-        token = torch.zeros(1, 1, dtype=torch.long, device=model.embed.weight.device)
         try:
             async with asyncio.timeout(PROBE_SECONDS):
-                await self.on_device(lambda _: model(token))
+                await self.on_device(self._probe)
         except TimeoutError:
+            if 2 * self._probe_took > PROBE_SECONDS:
+                return None  # a slow model at its usual pace; `run_seconds` is its deadline
             self._broken = f"a run of one token gave no answer within {PROBE_SECONDS:g} s"
             return self._broken
         except Exception:
             return self._broken or "a run of one token failed"
         return None
+
+    def _probe(self, stopped: Callable[[], bool]) -> None:
+        model = self.opened.model
+        start = time.monotonic()
+        model(torch.zeros(1, 1, dtype=torch.long, device=model.embed.weight.device))
+        self._probe_took = time.monotonic() - start
 
     def close(self) -> None:
         self._device.shutdown(wait=False, cancel_futures=True)

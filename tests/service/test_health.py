@@ -379,6 +379,19 @@ def test_probe_that_hangs_is_not_ready_from_its_own_deadline_on(
     assert eventually(lambda: ready(client).status_code == 200)
 
 
+def test_model_that_is_slow_for_one_token_is_not_taken_for_a_hung_one(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.inspector.PROBE_SECONDS", 0.05)
+    monkeypatch.setattr("service.inspector.PROBE_AFTER", 0.0)
+    client = serve()
+    inspector(client).opened.model.register_forward_pre_hook(lambda *_: time.sleep(0.2))
+    assert ready(client).status_code == 503  # nobody knows its pace yet
+    assert eventually(lambda: ready(client).status_code == 200)
+    for _ in range(5):
+        assert ready(client).status_code == 200
+
+
 def test_readiness_answers_within_two_seconds_whatever_the_model_does() -> None:
     assert service.inspector.PROBE_SECONDS < 2
 
