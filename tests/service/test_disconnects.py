@@ -29,6 +29,7 @@ from tests.service.raw import Connection, ask, request
 LAYERS = 12
 PROMISE = 2.0  # seconds to the next answer
 IDS = [n % 300 for n in range(64)]
+GENERATION = {"token_ids": IDS[:8], "max_new_tokens": 50, "stop_ids": []}
 # What is sent, and how many runs pass before the one in which the client leaves.
 WAYS: dict[str, tuple[bytes, int]] = {
     "reading": (request("/v1/attention", {"token_ids": IDS}), 0),
@@ -37,15 +38,8 @@ WAYS: dict[str, tuple[bytes, int]] = {
         1,
     ),
     "lab": (request("/v1/labs/order", {"token_ids": [IDS, IDS[::-1]]}), 3),
-    "generation": (request("/v1/generate", {"token_ids": IDS[:8], "max_new_tokens": 50}), 5),
-    "stream": (
-        request(
-            "/v1/generate",
-            {"token_ids": IDS[:8], "max_new_tokens": 50},
-            accept="text/event-stream",
-        ),
-        5,
-    ),
+    "generation": (request("/v1/generate", GENERATION), 5),
+    "stream": (request("/v1/generate", GENERATION, accept="text/event-stream"), 5),
 }
 
 
@@ -67,7 +61,7 @@ def server(tokenizer: Tokenizer, tmp_path: Path) -> Iterator[Server]:
 async def leave_one_by_one(server: Server, gate: Gate, way: str, count: int) -> None:
     """Each is let into the first block, hangs up there, and only then may the model go on."""
     asked, passes = WAYS[way]
-    admission = gate.inspector.admission
+    drain = server.app.state.drain
     for _ in range(count):
         gate.entered.clear()
         gate.open.clear()
@@ -77,7 +71,7 @@ async def leave_one_by_one(server: Server, gate: Gate, way: str, count: int) -> 
         assert await asyncio.to_thread(gate.entered.wait, 30)
         before = gate.blocks
         client.leave()
-        assert await asyncio.to_thread(eventually, lambda: not admission.bytes_in_flight)
+        assert await asyncio.to_thread(eventually, lambda: not drain.under_way)  # it has noticed
         gate.open.set()
         assert await asyncio.to_thread(eventually, lambda: idle(gate.inspector))
         assert gate.blocks - before <= 2
