@@ -138,3 +138,4 @@ def gate(gate_folder: Gate) -> Iterator[Gate]:
     gate_folder.close()
     yield gate_folder
     gate_folder.open()
+    gate_folder.open("steps")

@@ -5,10 +5,8 @@ Knows nothing of Ray: it is the app of this house, made in another process than 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from uuid import uuid4
 
 import torch
 from fastapi import FastAPI
-from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from model.checkpoints.open import OpenedModel
@@ -28,20 +25,19 @@ PATIENCE = 60.0  # seconds until a gate that nobody opens opens itself
 
 @dataclass(frozen=True)
 class Gate:
-    """Marks left in a folder: `entered`, `passed` and `unanswered`, each with its process."""
+    """Marks left in a folder, each with its process: a run `entered` it and `passed`, a step of a
+    generation `stepped` into it, a request `ended`, maybe `unanswered`. Steps have their own gate.
+    """
 
     folder: Path
 
-    def open(self) -> None:
-        (self.folder / "open").touch()
+    def open(self, what: str = "runs") -> None:
+        (self.folder / f"open-{what}").touch()
 
     def close(self) -> None:
+        """Shut both, with no mark left."""
         for mark in self.folder.iterdir():
             mark.unlink()
-
-    @property
-    def is_open(self) -> bool:
-        return (self.folder / "open").exists()
 
     def mark(self, what: str) -> None:
         (self.folder / f"{what}-{os.getpid()}-{uuid4().hex}").touch()
@@ -58,22 +54,26 @@ class Gate:
             time.sleep(0.01)
         return found
 
-    def pass_through(self) -> None:
+    def pass_through(self, what: str) -> None:
         deadline = time.monotonic() + PATIENCE
-        while not self.is_open and time.monotonic() < deadline:
+        while not (self.folder / f"open-{what}").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
 
 
 def gated_app(settings: Settings, gate: Gate) -> FastAPI:
-    """The app with a gate before the second block, and routes that only these tests ask."""
+    """The app with a gate before the second block, and a route that only these tests ask."""
 
     def open_gated(settings: Settings) -> OpenedModel:
         opened = open_configured(settings)
 
         def before_second(_: Any, given: tuple[Any, ...]) -> None:
-            if given[0].shape[1] > 1:  # a health check's single token goes through
+            x, frame = given[:2]
+            if x.shape[1] > 1:  # a health check's single token goes through
                 gate.mark("entered")
-                gate.pass_through()
+                gate.pass_through("runs")
+            elif frame.positions[0] > 0:
+                gate.mark("stepped")
+                gate.pass_through("steps")
 
         opened.model.blocks[1].register_forward_pre_hook(before_second)
         # A run that nobody waits for ends on its way into the next block.
@@ -81,27 +81,18 @@ def gated_app(settings: Settings, gate: Gate) -> FastAPI:
         return opened
 
     app = create_app(settings, open_with=open_gated)
-    app.add_middleware(MarkUnanswered, gate=gate)
+    app.add_middleware(MarkEnds, gate=gate)
 
     @app.get("/process")
     async def process() -> dict[str, str | int]:
         names = ("OMP_NUM_THREADS", "MALLOC_ARENA_MAX")
         return {"threads": torch.get_num_threads(), **{name: os.environ[name] for name in names}}
 
-    @app.get("/stream")
-    async def stream() -> StreamingResponse:
-        async def parts() -> AsyncIterator[bytes]:
-            yield b"first "
-            await asyncio.to_thread(gate.pass_through)
-            yield b"second"
-
-        return StreamingResponse(parts(), media_type="text/plain")
-
     return app
 
 
-class MarkUnanswered:
-    """Marks each request that ended without an answer, because nobody waited for it."""
+class MarkEnds:
+    """Marks each request's end, and where it had no answer because nobody waited for it."""
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self.app, self.gate = app, gate
@@ -117,5 +108,6 @@ class MarkUnanswered:
         try:
             await self.app(scope, receive, seen)
         finally:
+            self.gate.mark("ended")
             if not answered:
                 self.gate.mark("unanswered")

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import httpx
@@ -14,6 +15,8 @@ import pytest
 from tests.fleet.conftest import ASK
 from tests.fleet.gate import Gate
 
+CONTINUE = {"text": "Once upon a time", "max_new_tokens": 5, "temperature": 0, "stop_ids": []}
+STREAM = {"accept": "text/event-stream"}
 ORIGIN = "http://localhost:5173"
 
 
@@ -38,12 +41,32 @@ def test_client_that_leaves_ends_its_run(gated_replicas: httpx.Client, gate: Gat
     assert len(gate.marks("passed")) == 1  # and the run stopped where it was
 
 
+def events(lines: Iterator[str]) -> Iterator[str]:
+    """The names of events as they arrive."""
+    return (line.removeprefix("event: ") for line in lines if line.startswith("event: "))
+
+
 def test_stream_arrives_while_it_is_made(gated_replicas: httpx.Client, gate: Gate) -> None:
-    with gated_replicas.stream("GET", "/stream") as answer:
-        parts = answer.iter_bytes()
-        assert next(parts) == b"first "
-        gate.open()
-        assert b"".join(parts) == b"second"
+    gate.open()
+    with gated_replicas.stream("POST", "/v1/generate", json=CONTINUE, headers=STREAM) as answer:
+        arrived = events(answer.iter_lines())
+        # The first token is chosen at the end of the prompt, the second is not yet.
+        assert [next(arrived) for _ in range(3)] == ["meta", "prompt", "step"]
+        gate.wait_for("stepped")
+        gate.open("steps")
+        assert [*arrived] == ["step"] * (CONTINUE["max_new_tokens"] - 1) + ["done"]
+
+
+def test_client_that_leaves_its_stream_ends_it(gated_replicas: httpx.Client, gate: Gate) -> None:
+    gate.open()
+    with gated_replicas.stream("POST", "/v1/generate", json=CONTINUE, headers=STREAM) as answer:
+        arrived = events(answer.iter_lines())
+        assert next(arrived) == "meta"
+        gate.wait_for("stepped")
+    gate.wait_for("ended")
+    gate.open("steps")
+    assert gated_replicas.post("/v1/attention", json=ASK).status_code == 200
+    assert len(gate.marks("stepped")) == 1
 
 
 def test_overload_is_refused_by_the_app(gated_replicas: httpx.Client, gate: Gate) -> None:

@@ -43,6 +43,23 @@ def test_two_replicas_answer_as_one_server(
             assert without_times(one.result()) == wanted
 
 
+def test_generation_is_the_same_token_for_token(
+    replicas: httpx.Client, alone: httpx.Client
+) -> None:
+    body = {
+        "text": TEXT,
+        "max_new_tokens": 8,
+        "seed": 5,
+        "trace": {"captures": [{"site": "attn.z"}]},
+    }
+    one, other = (client.post("/v1/generate", json=body).json() for client in (alone, replicas))
+    for answer in (one, other):
+        assert len(answer["steps"]) == 8
+        for part in (answer["prompt"], answer["done"], *answer["steps"]):
+            del part["timing_ms"]
+    assert one == other
+
+
 def test_bytes_of_tensors_are_the_same(replicas: httpx.Client, alone: httpx.Client) -> None:
     body = {"text": TEXT, "captures": [{"site": "resid_post"}, {"site": "attn.pattern"}]}
     given = {"json": body, "headers": {"accept": SAFETENSORS}}
