@@ -211,7 +211,7 @@ def test_bertviz_gets_a_tensor_a_layer_and_the_tokens() -> None:
 
 
 def test_circuitsvis_gets_all_heads_and_their_names() -> None:
-    """Its `attention_patterns(tokens, attention, attention_head_names)`: shape (heads, destination,
+    """Its `attention_heads(attention, tokens, attention_head_names)`: shape (heads, destination,
     source)."""
     tensor = maps(2, 3, ("a", "b"))
     given = tensor.sel(layer=[1]).to_circuitsvis()

@@ -28,7 +28,7 @@ def to_bertviz(tensor: Tensor) -> dict[str, Any]:
 
 
 def to_circuitsvis(tensor: Tensor) -> dict[str, Any]:
-    """`attention`, `tokens` and `attention_head_names` of CircuitsVis' `attention_patterns`.
+    """`attention`, `tokens` and `attention_head_names` of CircuitsVis' `attention_heads`.
 
     `attention` has shape (head, query, key), the heads of all layers one after the other. Raises
     ValueError for a tensor that is no whole map of a text with its tokens.

@@ -142,7 +142,7 @@ class Tensor:
         return to_bertviz(self)
 
     def to_circuitsvis(self) -> dict[str, Any]:
-        """For CircuitsVis: `attention_patterns(**tensor.to_circuitsvis())`, of whole maps."""
+        """For CircuitsVis: `attention_heads(**tensor.to_circuitsvis())`, of whole maps."""
         return to_circuitsvis(self)
 
     def to_xarray(self) -> Any:
