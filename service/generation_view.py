@@ -88,7 +88,7 @@ class Screen:
             cut = candidate["cut_by"] in ("top_k", "top_p")
             style = "bold green" if candidate["drawn"] else "dim strike" if cut else ""
             share = "cut" if cut else f"{candidate[chance]:.0%}"
-            choices.append(f"{quoted(candidate)} {share}", style).append("  ")
+            choices.append("  " if choices else "").append(f"{quoted(candidate)} {share}", style)
         return Text(str(step["position"]), "dim"), Text(quoted(drawn), "bold"), bar, choices
 
     def _end(self, done: dict[str, Any]) -> None:

@@ -123,6 +123,24 @@ assert len(top) == 5 and chances == sorted(chances, reverse=True)
 assert 0 < sum(chances) <= 1 + 1e-6, chances
 print("next", *(f"""{token["text"]!r} {token["probability"]:.3f}""" for token in top[:3]))'
 
+ask 200 POST /v1/generate "{\"text\": \"$CHINESE\", \"temperature\": 0, \"max_new_tokens\": 4, \"top\": 2, \"stop_ids\": []}"
+check 'four tokens should be chosen, each the likeliest, and make up the text' '
+sample, steps = a["done"]["samples"][0], a["steps"]
+assert [step["token"]["id"] for step in steps] == sample["token_ids"]
+assert len(steps) == 4 and sample["reason"] == "max_new_tokens", sample["reason"]
+assert all(step["candidates"][0]["drawn"] for step in steps)
+assert "".join(step["text"] for step in steps) == sample["text"]
+print("goes on", repr(sample["text"]))'
+
+ask 200 POST /v1/sample "{\"logits\": [2, 1, 0, null], \"settings\": [{}, {\"top_k\": 1}]}"
+check 'probabilities should be the softmax of the logits, and 1 for the only one kept' '
+import math
+plain, only = ([c["probability"] for c in choice["candidates"]] for choice in a["choices"])
+expected = [math.exp(n) / (math.exp(2) + math.e + 1) for n in (2, 1, 0)] + [0]
+assert max(abs(p - q) for p, q in zip(plain, expected)) < 1e-9, plain
+assert only == [1, 0, 0, 0], only
+print("2, 1, 0 become", *(f"{p:.4f}" for p in plain[:3]))'
+
 ask 422 POST /v1/attention "{\"text\": \"$ENGLISH\", \"layers\": [1000]}"
 check 'a layer out of range should be refused with the range' '
 assert "1000" in a["detail"] and "valid are" in a["detail"]

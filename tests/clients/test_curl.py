@@ -16,6 +16,7 @@ import pytest
 from service.app import create_app
 from service.settings import Settings
 from tests.clients.conftest import listening
+from tests.service.sse import events_of
 
 CURL = Path(__file__).parents[2] / "clients" / "curl"
 KEY = 'open "sesame" 钥匙\\'
@@ -53,6 +54,9 @@ def test_line_of_the_readme_works_as_pasted(
     assert done.returncode == 0, done.stdout + done.stderr
     if "-o " in line:
         assert any(tmp_path.glob("*.safetensors"))
+    elif "text/event-stream" in line:
+        names = [name for name, _ in events_of(done.stdout)]
+        assert names == ["meta", "prompt", *["step"] * 8, "done"]
     else:
         json.loads(done.stdout)
 
@@ -94,7 +98,7 @@ def test_smoke_script_passes_a_server_and_says_what_it_saw(base_url: str) -> Non
     done = smoke(base_url)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert sum(line.startswith("ok ") for line in lines) == 13
+    assert sum(line.startswith("ok ") for line in lines) == 15
     assert lines[-1] == f"{base_url} passes"
     assert "猫追老鼠，因为它饿了。" in done.stdout
     assert done.stderr == ""
@@ -234,6 +238,21 @@ LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
         "/v1/logits",
         lambda a: changed(a, lambda top: top[::-1], "predictions", 0, "top"),
         "likeliest first",
+    ),
+    "a token that was not the likeliest": (
+        "/v1/generate",
+        lambda a: changed(a, False, "steps", 2, "candidates", 0, "drawn"),
+        "four tokens should be chosen",
+    ),
+    "a text that its pieces do not make": (
+        "/v1/generate",
+        lambda a: changed(a, lambda text: text + "!", "done", "samples", 0, "text"),
+        "make up the text",
+    ),
+    "a softmax that is a little off": (
+        "/v1/sample",
+        lambda a: changed(a, lambda p: p + 1e-6, "choices", 0, "candidates", 0, "probability"),
+        "should be the softmax",
     ),
     "probabilities over 1": (
         "/v1/logits",
