@@ -16,6 +16,8 @@ from fluoroscope_client import (
     answers_of_generation,
     answers_of_labs,
     answers_of_parameters,
+    answers_of_rope,
+    answers_on_models,
     capture,
     edits,
 )
@@ -144,11 +146,11 @@ def test_every_route_has_a_method_and_every_option_a_name() -> None:
 
 
 ANSWERS: dict[Any, str] = {
-    answers.Health: "Health",
-    answers.Model: "ModelAnswer",
-    answers.Site: "SiteReport",
-    answers.Tokenized: "TokenizeAnswer",
-    answers.Parity: "ParityAnswer",
+    answers_on_models.Health: "Health",
+    answers_on_models.Model: "ModelAnswer",
+    answers_on_models.Site: "SiteReport",
+    answers_on_models.Tokenized: "TokenizeAnswer",
+    answers_on_models.Parity: "ParityAnswer",
     answers.InputReport: "InputReport",
     answers.Checks: "Checks",
     answers.Prediction: "Prediction",
@@ -168,9 +170,9 @@ ANSWERS: dict[Any, str] = {
     answers_of_labs.BlockLab: "BlockLabAnswer",
     answers_of_labs.OrderLab: "OrderLabAnswer",
     answers_of_labs.Diagnostics: "DiagnosticsAnswer",
-    answers_of_labs.Rotated: "RotateAnswer",
-    answers_of_labs.Frequencies: "FrequenciesAnswer",
-    answers_of_labs.ModelRope: "ModelRopeAnswer",
+    answers_of_rope.Rotated: "RotateAnswer",
+    answers_of_rope.Frequencies: "FrequenciesAnswer",
+    answers_of_rope.ModelRope: "ModelRopeAnswer",
     answers_of_labs.CourseItem: "CourseItem",
     answers_of_generation.Meta: "GenerateMeta",
     answers_of_generation.StepToken: "StepToken",
@@ -247,7 +249,14 @@ def test_no_answer_is_left_unchecked() -> None:
     for kind, schema in ANSWERS.items():
         assert [*differences(kind, SCHEMAS[schema], met, kind.__name__)] == []
     named = {kind.__name__ for kind, _ in met}
-    modules = (answers, answers_of_generation, answers_of_labs, answers_of_parameters)
+    modules = (
+        answers,
+        answers_of_generation,
+        answers_of_labs,
+        answers_of_parameters,
+        answers_of_rope,
+        answers_on_models,
+    )
     every = {
         kind
         for module in modules

@@ -14,13 +14,11 @@ from fluoroscope_client.answers_of_labs import (
     BlockLab,
     CourseItem,
     Diagnostics,
-    Frequencies,
     HeadsLab,
     OrderLab,
-    Pairing,
-    Rotated,
     ScalingLab,
 )
+from fluoroscope_client.answers_of_rope import Frequencies, Pairing, Rotated
 from fluoroscope_client.asking import RopeScaling, Text, spell_input
 from fluoroscope_client.call import Call, asked, member, post
 

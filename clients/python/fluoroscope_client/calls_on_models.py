@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 from urllib.parse import quote
 
-from fluoroscope_client.answers import Health, Model, Parity, Site, Tokenized
-from fluoroscope_client.answers_of_labs import ModelRope
 from fluoroscope_client.answers_of_parameters import Parameters, ParametersCompared, Preset
+from fluoroscope_client.answers_of_rope import ModelRope
+from fluoroscope_client.answers_on_models import Health, Model, Parity, Site, Tokenized
 from fluoroscope_client.asking import Selection, Wire, accepted, index, select, spell_form
 from fluoroscope_client.call import Call, asked, get, member, post, read_object
 from fluoroscope_client.parameter import Parameter, read_parameter
