@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
+from model.tokenizer import train_tokenizer
 from service.app import create_app
 from service.schemas.generation import GenerateAnswer
 from service.settings import Settings
-from tests.answers import EXACT, Json, ask, single
+from tests.answers import EXACT, Json, ask, refused, single
 from tests.conftest import CONTEXT, VOCABULARY, Serve
 from tests.service.sse import in_one_piece, stream, without_times
 
@@ -218,6 +220,39 @@ def test_prompt_that_fills_the_context_still_chooses_one_token(client: TestClien
     for sample in answer["done"]["samples"]:
         assert sample["reason"] == "context_full"
         assert sample["token_ids"] == [int(next_logits(client, ids).argmax())]
+
+
+def test_model_without_a_tokenizer_goes_on_in_ids(serve: Serve) -> None:
+    client = serve()
+    inspector = client.app.state.inspector  # type: ignore[attr-defined]
+    ids = token_ids(client, TEXT)
+    named = ask(client, "/v1/generate", token_ids=ids, seed=3, max_new_tokens=5, stop_ids=[])
+    inspector.opened = replace(inspector.opened, tokenizer=None)
+    answer = ask(client, "/v1/generate", token_ids=ids, seed=3, max_new_tokens=5)
+    assert answer["meta"]["sampling"]["stop_ids"] == []
+    (sample,) = answer["done"]["samples"]
+    assert sample["text"] is None
+    assert sample["tokens"] == sample["token_ids"] == ids_of(named)
+    for step in answer["steps"]:
+        token = step["token"]
+        assert step["text"] is token["text"] is token["raw"] is token["display"] is None
+        assert all(candidate["text"] is None for candidate in step["candidates"])
+    GenerateAnswer.model_validate(answer)
+    refused(client, "/v1/generate", "no-tokenizer", token_ids=ids, stop=["a"])
+
+
+def test_token_that_only_pads_the_embedding_has_no_text(serve: Serve) -> None:
+    client = serve()
+    inspector = client.app.state.inspector  # type: ignore[attr-defined]
+    small = train_tokenizer(["a"], 257)
+    inspector.opened = replace(inspector.opened, tokenizer=small)
+    value = [float(n == VOCABULARY - 1) * 99 for n in range(VOCABULARY)]
+    edit = {"op": "set", "site": "logits", "positions": [-1], "value": [value]}
+    body = {"temperature": 0, "edits": [edit], "max_new_tokens": 1, "top": 1}
+    answer = ask(client, "/v1/generate", text="b", **body)
+    (step,), (sample,) = answer["steps"], answer["done"]["samples"]
+    assert step["token"]["id"] == VOCABULARY - 1 and step["token"]["text"] is None
+    assert (step["text"], sample["text"], sample["tokens"]) == ("", "", [VOCABULARY - 1])
 
 
 def test_default_number_of_tokens_is_the_servers(serve: Serve) -> None:
