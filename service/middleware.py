@@ -71,7 +71,10 @@ class LastCatch:
         async def watched(message: Message) -> None:
             nonlocal started
             started = True
-            await send(message)
+            try:
+                await send(message)
+            except OSError:  # as servers say that nobody listens any more
+                raise ClientGone from None
 
         try:
             await self.app(scope, receive, watched)
