@@ -101,12 +101,15 @@ class Generation:
         revised = any(edit.revises for edit in self._edits)
         return self._wiring.causal and not revised and not turned_anew
 
-    def prompt(self, stopped: Callable[[], bool] = lambda: False) -> Advanced:
-        """The whole prompt, once, with the captures as they were resolved.
+    def prompt(
+        self, stopped: Callable[[], bool] = lambda: False, *, traced: bool = True
+    ) -> Advanced:
+        """The whole prompt, once, with the captures as they were resolved; with none if not
+        `traced`.
 
         Raises as `read` does, and ContextError where the context does not hold it.
         """
-        advanced = self._run(self.ids, self._captures, stopped)
+        advanced = self._run(self.ids, self._captures if traced else [], stopped)
         require_fired(self._edits)
         return advanced
 

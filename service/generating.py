@@ -95,7 +95,7 @@ class Generating:
             edits=self._edits,
             wiring=plan.wiring,
         )
-        advanced = self._prompted.prompt(stopped)
+        advanced = self._prompted.prompt(stopped, traced=self._planned.traces_prompt)
         self._prompt_logits = advanced.logits
         reached = self._reached(advanced, self._samples[0])
         self._begin(self._samples[0])
@@ -105,6 +105,7 @@ class Generating:
         """The last sample takes the prompt's own keys and values, every other one a copy."""
         assert self._prompted is not None
         last = sample.number == len(self._samples) - 1
+        self._generation = None  # the sample before lets go of its own first
         self._generation = self._prompted if last else self._prompted.fork()
 
     def _choose_again(self, sample: Sample, stopped: Callable[[], bool]) -> Reached:
@@ -184,15 +185,13 @@ class Generating:
         return Event("meta", meta_fields(self._inspector, self._planned, self._edits))
 
     def _prompt_event(self, reached: Reached, timing: Timing) -> Event:
-        trace = self._planned.request.trace
         assert reached.checks is not None
         content = {
             "tokens": tokens_of(self._inspector, self._planned.plan),
             "checks": check_fields(reached.checks, reached.finite),
             "timing_ms": _timing(timing, self.spent["tokenize"]),
         }
-        shown = reached.tensors if trace is not None and trace.prompt else []
-        return Event("prompt", content, shown)
+        return Event("prompt", content, reached.tensors)
 
     def _step_event(self, sample: Sample, reached: Reached, timing: Timing) -> Event:
         choice, checks = reached.choice, reached.checks

@@ -45,6 +45,10 @@ class GenerationPlan:
     keeps: bool  # whether keys and values are kept
 
     @property
+    def traces_prompt(self) -> bool:
+        return self.request.trace is not None and self.request.trace.prompt
+
+    @property
     def max_steps(self) -> int:
         """Of one sample: the last token needs no room, since nothing is run after it."""
         return min(self.max_new_tokens, self.room + 1)
@@ -159,8 +163,8 @@ def generation_cost(planned: GenerationPlan, opened: OpenedModel) -> GenerationC
     n_tokens = len(plan.ids)
     runs = planned.max_steps - 1  # a sample's first token is chosen at the end of the prompt
     prompt = cost(plan, config)
-    traced_prompt = asked.trace is not None and asked.trace.prompt
-    floats, text = (prompt.tensor_floats, prompt.json_bytes) if traced_prompt else (0, 0)
+    traced = planned.traces_prompt
+    floats, text = (prompt.tensor_floats, prompt.json_bytes) if traced else (0, 0)
     largest = floats * plan.dtype.itemsize + text
     # Steps grow evenly, by one key each: their mean is that of the first and the last.
     ends = [_step(plan, config, n_tokens + 1), _step(plan, config, n_tokens + runs)]

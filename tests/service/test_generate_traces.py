@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
+from model.capture import Recording
 from tests.answers import EXACT, Json, array, ask, refused, safetensors, single
 from tests.service.sse import stream
 
@@ -176,12 +177,27 @@ def test_wiring_holds_at_every_step(client: TestClient, wiring: Json) -> None:
     assert answer["meta"]["cache"] is kept
 
 
-def test_prompt_can_be_left_out_of_the_trace(client: TestClient) -> None:
+def test_prompt_can_be_left_out_of_the_trace(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[tuple[int, ...]] = []
+    take = Recording.take
+
+    def noted(recording: Recording, layer: int | None, value: Any) -> None:
+        taken.append(recording.capture.shape)
+        take(recording, layer, value)
+
+    monkeypatch.setattr(Recording, "take", noted)
     body = {"text": TEXT, "max_new_tokens": 3, "seed": 1, "stop_ids": []}
-    trace = {"captures": [{"site": "attn.pattern"}], "prompt": False}
+    trace = {"captures": [{"site": "attn.pattern", "layers": [1]}], "prompt": False}
     answer = ask(client, "/v1/generate", trace=trace, **body)
-    assert answer["prompt"]["tensors"] == {}
-    assert all("attn.pattern" in step["tensors"] for step in answer["steps"][1:])
+    n_tokens = answer["meta"]["input"]["n_tokens"]
+    assert answer["prompt"]["tensors"] == {} and answer["prompt"]["checks"]["row_sum_error"] > 0
+    # Nor was it ever held: the first that is taken is the first step's.
+    assert taken == [(1, 4, 1, n_tokens + 1), (1, 4, 1, n_tokens + 2)]
+    floats = 4 * (n_tokens + 1) + 4 * (n_tokens + 2)
+    dry = ask(client, "/v1/generate", trace=trace, dry_run=True, **body)
+    assert dry["estimate"]["tensor_floats"] == floats
 
 
 def test_safetensors_carry_every_tensor_by_where_it_belongs(client: TestClient) -> None:
