@@ -71,7 +71,10 @@ class Server(uvicorn.Server):
         self._stopping = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
-        drain: Drain = self._app.state.drain
+        drain: Drain | None = getattr(self._app.state, "drain", None)
+        if drain is None:  # told before it had begun
+            self.should_exit = True
+            return
         log.info("draining: %d requests are under way", drain.under_way)
         if not await drain.finish(self._grace_seconds):
             log.warning("%d requests outlived the grace and are ended", drain.under_way)

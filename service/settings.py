@@ -32,7 +32,9 @@ class Settings(BaseSettings):
         0, description="of the processor for one run; 0 leaves it to torch"
     )
 
-    key: SecretStr | None = Field(None, description="every route but health and docs asks for it")
+    key: SecretStr | None = Field(
+        None, description="every route but health and docs asks for it; safer in the environment"
+    )
     allow_open: bool = Field(
         False, description="listen beyond loopback without a key: anybody may then use the model"
     )
