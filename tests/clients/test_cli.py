@@ -30,9 +30,6 @@ def run(base_url: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Run:
     monkeypatch.setenv("FLUOROSCOPE_URL", base_url)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("FLUOROSCOPE_KEY", raising=False)
-    # pytest's own streams cannot change how they encode.
-    for stream in (sys.stdout, sys.stderr):
-        monkeypatch.setattr(stream, "reconfigure", lambda **_: None, raising=False)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         try:

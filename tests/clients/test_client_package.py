@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,7 +20,7 @@ from typing import Any
 
 import fluoroscope_client
 import pytest
-from fluoroscope_client import AsyncFluoroscope, Fluoroscope
+from fluoroscope_client import AsyncFluoroscope, Fluoroscope, cli
 from packaging.requirements import Requirement
 
 FOLDER = Path(__file__).parents[2] / "clients" / "python"
@@ -164,25 +164,17 @@ def at(base_url: str, kind: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("page", [ENGLISH, CHINESE], ids=["english", "chinese"])
-def test_commands_of_the_readme_work_as_pasted(page: str, base_url: str) -> None:
+def test_commands_of_the_readme_work_as_pasted(
+    page: str, base_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLUOROSCOPE_URL", base_url)
     lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
     commands = [line for line in lines if line.startswith("fluoroscope-client ")]
-    assert len(commands) >= 5
+    assert len(commands) == 6
     for line in commands:
-        own = line.replace("fluoroscope-client", f"{sys.executable} -m fluoroscope_client.cli", 1)
-        done = subprocess.run(
-            ["bash", "-c", own.replace("attention.json", "/dev/stdout")],
-            env={
-                **os.environ,
-                "FLUOROSCOPE_URL": base_url,
-                "PYTHONPATH": os.pathsep.join(sys.path),
-                "PYTHONIOENCODING": "utf-8",
-            },
-            capture_output=True,
-            check=False,
-        )
-        assert done.returncode == 0, line + done.stderr.decode()
-        assert done.stdout
+        _, *arguments = shlex.split(line.partition(" > ")[0])
+        assert cli.main(arguments) == 0, line
+        assert capsys.readouterr().out
 
 
 def test_both_languages_show_the_same_calls() -> None:

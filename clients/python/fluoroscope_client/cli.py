@@ -7,7 +7,8 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from io import TextIOWrapper
+from typing import Any
 
 from fluoroscope_client.answers_of_generation import Candidate
 from fluoroscope_client.answers_of_parameters import TreeNode
@@ -31,8 +32,9 @@ class _Raw(Fluoroscope):
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0, 1 where the server did not answer, 2 where it could not be asked."""
     given = _parser().parse_args(arguments)
-    for stream in (sys.stdout, sys.stderr):  # a terminal of another alphabet shows a ? instead
-        cast("Any", stream).reconfigure(errors="replace")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal of another alphabet shows a ? instead
+            stream.reconfigure(errors="replace")
     if getattr(given, "text", None) == "-":
         given.text = sys.stdin.read()
     try:
