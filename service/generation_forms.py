@@ -64,9 +64,12 @@ async def answer_generation(http: Request, asked: GenerateRequest) -> Response:
         beside = estimated.cache_bytes + kept_bytes(planned.plan, inspector.opened.model.config)
         held = estimated.held(media_type)
         await stack.enter_async_context(admission.answer_bytes(held, beside=beside))
-        generating = Generating(inspector, planned, tokenize, http.app.state.draining.is_set)
+        stream_it = media_type == negotiation.EVENTS
+        # Whoever waits for one piece is given it, as any answer that is under way.
+        stop = http.app.state.draining.is_set if stream_it else lambda: False
+        generating = Generating(inspector, planned, tokenize, stop)
         await until_gone(http, generating.start())
-        if media_type == negotiation.EVENTS:
+        if stream_it:
             stream = EventStream(
                 _events(http, generating, asked.format), patience=inspector.settings.run_seconds
             )

@@ -292,25 +292,31 @@ def last_problem(body: bytes) -> Any:
     return events[-1][1]
 
 
-@pytest.mark.parametrize("accept", [EVENTS, "application/json"])
-def test_server_that_drains_ends_it_after_the_step_that_runs(
-    serve: Serve, steps: Steps, pool: ThreadPoolExecutor, accept: str
+def test_server_that_drains_ends_a_stream_after_the_step_that_runs(
+    serve: Serve, steps: Steps, pool: ThreadPoolExecutor
 ) -> None:
     client = serve()
-    with held_generation(client, steps, pool, accept) as running:
+    with held_generation(client, steps, pool, EVENTS) as running:
         client.portal.call(client.app.state.draining.set)  # type: ignore[union-attr,attr-defined]
     answer = running.result()
-    if accept == EVENTS:
-        assert answer.status_code == 200
-        problem = last_problem(answer.content)
-        names = [name for name, _ in events_of(answer.content)]
-        assert names == ["meta", "prompt", "step", "step", "step", "error"]
-    else:
-        assert answer.status_code == 503 and int(answer.headers["retry-after"]) >= 1
-        problem = answer.json()
+    assert answer.status_code == 200
+    names = [name for name, _ in events_of(answer.content)]
+    assert names == ["meta", "prompt", "step", "step", "step", "error"]
+    problem = last_problem(answer.content)
     assert problem["type"].endswith(":shutting-down") and problem["status"] == 503
     assert problem["instance"] == answer.headers["x-request-id"]
     assert steps.count == 2 and admission_of(client).generating == 0
+
+
+def test_server_that_drains_finishes_an_answer_in_one_piece(
+    serve: Serve, steps: Steps, pool: ThreadPoolExecutor
+) -> None:
+    client = serve()
+    with held_generation(client, steps, pool, "application/json") as running:
+        client.portal.call(client.app.state.draining.set)  # type: ignore[union-attr,attr-defined]
+    answer = running.result()
+    assert answer.status_code == 200 and len(answer.json()["steps"]) == 9
+    assert generate(client).status_code == 503  # and takes nothing new
 
 
 @pytest.mark.parametrize("accept", [EVENTS, "application/json"])
