@@ -62,12 +62,35 @@ def transformer_lens_maps(size: Size) -> Maps:
     return maps
 
 
-def _pretrained(size: Size) -> Any:
+def generator(size: Size, n_new: int, *, attentions: bool) -> Callable[[list[int]], list[int]]:
+    """transformers' generate: greedy, keys and values cached; every step's attention if asked."""
+    model = _pretrained(size, "eager" if attentions else "sdpa")
+
+    def generate(ids: list[int]) -> list[int]:
+        prompt = torch.tensor([ids])
+        out = model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            do_sample=False,
+            max_new_tokens=n_new,
+            min_new_tokens=n_new,
+            eos_token_id=None,
+            pad_token_id=0,
+            output_attentions=attentions,
+            return_dict_in_generate=True,
+        )
+        new: list[int] = out.sequences[0, len(ids) :].tolist()
+        return new
+
+    return generate
+
+
+def _pretrained(size: Size, attention: str = "eager") -> Any:
     import transformers
 
     folder = prepare(size)
     return transformers.AutoModelForCausalLM.from_pretrained(
-        folder, attn_implementation="eager"
+        folder, attn_implementation=attention
     ).eval()
 
 

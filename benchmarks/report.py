@@ -218,6 +218,16 @@ def _taps(lines: list[Line]) -> list[str]:
     return parts
 
 
+def _generation(lines: list[Line]) -> list[str]:
+    def cell(line: Line) -> str:
+        return f"{_number(line['tokens_a_second'])}/s · {_number(line['to_transformers'])}×"
+
+    parts = ["Tokens a second, and how many times transformers'.\n"]
+    for size, of_size in _by(lines, "size"):
+        parts += [f"### {size} size\n", grid(of_size, "contestant", "tokens", cell)]
+    return parts
+
+
 TABLES: dict[str, Callable[[list[Line]], list[str]]] = {
     "requests": _requests,
     "selection": _selection,
@@ -226,4 +236,5 @@ TABLES: dict[str, Callable[[list[Line]], list[str]]] = {
     "memory": _memory,
     "load": _load,
     "taps": _taps,
+    "generation": _generation,
 }

@@ -38,6 +38,7 @@ ROWS = {
     "memory": Plan([128, 256, 512], BOTH, Effort(rounds=1, seconds=0)),
     "load": Plan([128], BOTH, Effort(rounds=10, seconds=10)),
     "taps": Plan([32, 256], BOTH, Effort(rounds=30, seconds=20)),
+    "generation": Plan([32, 256], BOTH, Effort(rounds=5, seconds=40)),
 }
 
 

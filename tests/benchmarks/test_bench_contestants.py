@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks import untapped
+from benchmarks.rows import generation
 from benchmarks.sizes import Size, prepare, token_ids
 from model.capture import Capture
 from model.checkpoints.open import open_model
@@ -47,6 +48,18 @@ def test_peers_give_our_maps(name: str, expert: bool, tiny: Size) -> None:
     theirs = torch.cat(PEERS[name](tiny)(torch.tensor([ids]), expert))
     assert (theirs - ours).abs().max() <= GATE
     assert ours.max() > 2 / T  # far from uniform, where any two would agree
+
+
+def test_generation_gives_the_peers_ids(tiny: Size, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", reason="the peer")
+    monkeypatch.setattr(generation, "NEW", 3)
+    contestants = generation.work(tiny)
+    ids = token_ids(T, tiny.vocabulary)
+    generation.require_same_ids(contestants, ids)
+    assert all(len(run(ids)) == 3 for run in contestants.values())
+    contestants["transformers"] = lambda ids: [1, 2, 3]
+    with pytest.raises(AssertionError, match=r"transformers gives \[1, 2, 3\]"):
+        generation.require_same_ids(contestants, ids)
 
 
 @pytest.mark.parametrize("positions", ["rope", "learned"])

@@ -58,6 +58,20 @@ def test_a_native_folder_opens_with_its_weights_and_where_they_come_from(folder:
     assert not opened.model.training
 
 
+def test_wide_matrices_lie_by_columns_and_looked_up_ones_by_rows(folder: Path) -> None:
+    weights = open_here(folder).model.state_dict()
+    for name, by_columns in {
+        "embed.weight": False,
+        "unembed.weight": True,
+        "blocks.0.attn.q.weight": True,
+        "blocks.1.mlp.up.weight": True,
+        "blocks.1.mlp.down.weight": False,
+    }.items():
+        weight = weights[name]
+        assert weight.is_contiguous() != by_columns, name
+        assert weight.T.is_contiguous() == by_columns, name
+
+
 def test_demo_is_the_embedded_folder(demo: Path) -> None:
     assert open_here("demo").id == "demo"
 
