@@ -35,7 +35,7 @@ async def answer_sample(http: Request, asked: SampleRequest) -> Response:
         await stack.enter_async_context(inspector.admission.answer_bytes(held))
         place: dict[str, int | None] = {"n_tokens": None, "position": None}
         if asked.logits is not None:
-            logits = _given(asked.logits)
+            logits = await inspector.off_loop(_given, asked.logits)
         else:
             plan = await inspector.off_loop(_plan, inspector, asked)
             logits, _ = await until_gone(

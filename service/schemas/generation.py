@@ -233,7 +233,8 @@ class SampleRequest(Wire):
 
     logits: (
         Annotated[
-            list[Annotated[float, Field(strict=True)] | None], Field(min_length=1, fail_fast=True)
+            list[Annotated[float, Field(strict=True)] | None],
+            Field(min_length=1, max_length=2**18, fail_fast=True),
         ]
         | None
     ) = Field(None, description="one for each token of a vocabulary; null is −∞")

@@ -158,12 +158,13 @@ def test_texts_are_those_of_the_models_vocabulary_where_the_logits_may_be(
         ("invalid-request", {"text": TEXT, "settings": [{"temperature": -1}]}),
         ("invalid-request", {"logits": [], "settings": [{}]}),
         ("invalid-request", {"logits": ["1"], "settings": [{}]}),
+        ("invalid-request", {"logits": [0] * (2**18 + 1), "settings": [{}]}),
         ("invalid-sampling", {"logits": [None, None], "settings": [{}]}),
         ("invalid-sampling", {"logits": HALVES, "settings": [{"temperature": 1e-9}]}),
         ("no-tokens", {"text": "", "settings": [{}]}),
         ("invalid-text", {"token_ids": [99999], "settings": [{}]}),
     ],
-    ids=str,
+    ids=lambda given: str(given)[:60],
 )
 def test_what_does_not_fit_is_refused(client: TestClient, slug: str, body: Json) -> None:
     refused(client, "/v1/sample", slug, **body)
