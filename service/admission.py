@@ -34,7 +34,7 @@ class Admission:
     async def generation(self) -> AsyncIterator[None]:
         """One of the generations that may be under way at once. Raises a 429 where they are."""
         if self.generating >= self._settings.generations:
-            raise self._busy(f"{self.generating} generations are under way, as many as may be")
+            raise self._busy(f"generations under way: {self.generating}, as many as may be")
         self.generating += 1
         try:
             yield
