@@ -75,6 +75,18 @@ def test_masked_and_negative_numbers() -> None:
     assert lines[1:] == ["0 a  0.50", "1 b -0.50  0.00"]
 
 
+def test_large_numbers_lose_decimals_and_never_their_column() -> None:
+    values = [[-1.25, 12.5], [-12.25, 123.5], [-123.25, 1234.5], [-99999.0, 123456.0]]
+    lines = drawn(Tensor(np.array(values), "x", "x", ("query", "key"), tokens=()), 80)
+    assert [line.split()[2:] for line in lines[1:]] == [
+        ["-1.25", "12.50"],
+        ["-12.2", "123.5"],
+        ["-123", "1234"],
+        ["…", "…"],
+    ]
+    assert len(set(map(width, lines[1:4]))) == 1
+
+
 @pytest.mark.parametrize("colours", [256, 16777216])
 def test_colours_change_no_width_and_end_with_the_line(colours: Any) -> None:
     plain, coloured = drawn(tensor(CHINESE), 80), drawn(tensor(CHINESE), 80, colours)

@@ -101,7 +101,7 @@ def _prediction(said: Prediction, reading: Reading) -> str:
 def _large(tensor: Tensor, bounds: tuple[float, float]) -> str:
     values = np.atleast_2d(tensor.values)
     columns = tensor.labels(tensor.axes[-1])
-    rows = tensor.labels(tensor.axes[0]) if tensor.values.ndim == 2 else [""]
+    rows = tensor.labels(tensor.axes[0]) if tensor.values.ndim == 2 else [tensor.name]
     steps = block(len(rows), CELLS), block(len(columns), CELLS)
     cell = min(22, max(2, SIDE // -(-max(len(rows), len(columns)) // max(steps))))
     high, wide = (cell * -(-n // step) for n, step in zip(values.shape, steps, strict=True))

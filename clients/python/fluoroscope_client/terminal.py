@@ -54,7 +54,7 @@ def draw_map(tensor: Tensor, screen: Screen) -> list[str]:
     lines = [" " * left + _header(columns, list(tensor.indices(tensor.axes[1])), cell, size)]
     for row, number in enumerate(list(tensor.indices(tensor.axes[0]))[::size]):
         name = f"{number:>{digits}} {padded(rows[row * size], names)} "
-        numbers = [f"{value:.2f}" for value in values[row]] if cell >= _NUMBER else None
+        numbers = [_number(value, cell) for value in values[row]] if cell >= _NUMBER else None
         lines.append(name + _cells(shades, row, cell, numbers, screen))
     if size > 1:
         lines.append(f"each cell is the largest of {size} × {size}")
@@ -75,13 +75,14 @@ def _cells(
     shades: Shades, row: int, cell: int, numbers: Sequence[str] | None, screen: Screen
 ) -> str:
     parts, colour = [], ""
+    ramp = shades.palette if shades.signed else through(_RISING)
     for at, shade in enumerate(shades.of[row].tolist()):
         empty = shade == MASKED or (shade == 0 and not shades.signed)
         said = "" if numbers is None or empty else numbers[at]
         if not screen.colours:
             parts.append((said or _dark(shade, shades) * cell).center(cell))
             continue
-        wanted = RESET if empty else _paint(_ramp(shades)[shade], screen.colours)
+        wanted = RESET if empty else _paint(ramp[shade], screen.colours)
         if wanted != colour:
             parts.append(wanted)
             colour = wanted
@@ -96,8 +97,10 @@ def _dark(shade: int, shades: Shades) -> str:
     return _DARKNESS[round(strength * (len(_DARKNESS) - 1))]
 
 
-def _ramp(shades: Shades) -> list[Colour]:
-    return shades.palette if shades.signed else through(_RISING)
+def _number(value: float, cell: int) -> str:
+    """With as many of two decimals as leave a column between it and the next."""
+    texts = (f"{value:.{decimals}f}" for decimals in (2, 1, 0))
+    return next((text for text in texts if len(text) < cell), clipped("…", cell))
 
 
 def _paint(colour: Colour, colours: int) -> str:
