@@ -36,9 +36,9 @@ class Sample:
         """That the next token takes."""
         return len(self._planned.plan.ids) + len(self.ids)
 
-    def draw(self) -> float | None:
-        """The next number in [0, 1); None where nothing is left to chance."""
-        return self._draws.random() if self._planned.sampling.temperature else None
+    def draw(self) -> float:
+        """The next number in [0, 1)."""
+        return self._draws.random()
 
     def take(self, token_id: int) -> tuple[dict[str, Any], str | None]:
         """One token more: the schema `StepToken`, and what can be said of the text now. Sets

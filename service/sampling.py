@@ -77,13 +77,10 @@ def _body(
     opened = inspector.opened
     # Of given logits it can only be guessed whose vocabulary they are over.
     known = len(logits) == opened.model.config.vocab_size
+    draw = None if asked.seed is None else Random(asked.seed).random()
     choices = []
     for setting in asked.settings:
-        sampling = Sampling(**setting.model_dump())
-        drawn = None
-        if asked.seed is not None and sampling.temperature:
-            drawn = Random(asked.seed).random()
-        choice = choose(logits, sampling, top=asked.top, draw=drawn)
+        choice = choose(logits, Sampling(**setting.model_dump()), top=asked.top, draw=draw)
         fields = choice_fields(choice, opened.tokenizer if known else None)
         choices.append({**setting.model_dump(), **fields, "drawn": choice.drawn})
     head: dict[str, Any] = {"model": identity(inspector), **place, "vocab_size": len(logits)}

@@ -68,7 +68,9 @@ def test_nothing_is_drawn_without_a_seed_but_where_nothing_is_left_to_chance(
 def test_one_number_draws_under_every_setting(client: TestClient) -> None:
     for seed in range(8):
         u = Random(seed).random()
-        plain, top_k = sample(client, {}, {"top_k": 2}, logits=HALVES, seed=seed)
+        settings = ({}, {"top_k": 2}, {"temperature": 0})
+        plain, top_k, greedy = sample(client, *settings, logits=HALVES, seed=seed)
+        assert (greedy["draw"], greedy["drawn"]) == (None, 0)
         assert plain["draw"] == top_k["draw"] == u
         assert plain["drawn"] == sum(u >= edge for edge in (0.5, 0.75, 0.875))
         assert top_k["drawn"] == (u >= 2 / 3)
