@@ -61,6 +61,8 @@ RULES = [
             *("service.cli", "service.cli_serve", "service.cli_generate"),
         ),
     ),
+    Rule("service", ("ray",), but=("service.ray_app",)),
+    Rule("service.ray_proxy", ("torch", "model", "service", "ray")),
     Rule(
         "service.wire",
         ("service", "fastapi"),
@@ -145,6 +147,8 @@ def test_every_rule_binds_a_module_that_exists(rule: Rule) -> None:
         ("service.inspector", "from service.routes.about import router"),
         ("service.plan", "from service import app"),
         ("service.wire.tensors", "from service.inspector import Inspected"),
+        ("service.ray_proxy", "from service.errors import Problem"),
+        ("service.app", "from ray import serve"),
         ("fluoroscope_client.client", "import torch.nn"),
     ],
 )
