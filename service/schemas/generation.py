@@ -20,7 +20,7 @@ from service.schemas.reading import (
 )
 
 Temperature = Annotated[float, Field(strict=True, ge=0, le=100)]
-TopK = Annotated[int, Field(strict=True, ge=1)]
+TopK = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
 TopP = Annotated[float, Field(strict=True, gt=0, le=1)]
 Top = Annotated[int, Field(strict=True, ge=0, le=1000)]
 # Whole numbers that every JSON reader keeps exact, with room for one more for each sample.
@@ -51,7 +51,7 @@ class Trace(Wire):
 
 
 class GenerateRequest(SamplingSetting, RunRequest):
-    max_new_tokens: Annotated[int, Field(strict=True, ge=1)] | None = Field(
+    max_new_tokens: Annotated[int, Field(strict=True, ge=1, lt=2**31)] | None = Field(
         None, description="for each sample; null: the server's default, see GET /v1/model's limits"
     )
     n: Annotated[int, Field(strict=True, ge=1, le=16)] = Field(

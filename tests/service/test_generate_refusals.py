@@ -50,6 +50,8 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "an empty text": ("no-tokens", {"text": ""}),
     "a lone surrogate": ("invalid-text", {"text": "\ud800"}),
+    "a lone surrogate to stop at": ("invalid-request", {"stop": ["a", "b\udfff"]}),
+    "a top_k of more digits than JSON readers keep": ("invalid-request", {"top_k": 2**64}),
     "an unfit wiring": ("invalid-request", {"wiring": {"rope": {"base": 0.5}}}),
 }
 
