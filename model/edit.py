@@ -110,9 +110,7 @@ class Edit:
 
     def at_step(self, held: range) -> Edit | None:
         """The same edit where a value holds the positions (or queries) `held` of a text that ends
-        with them; None where it covers none of them.
-
-        What the copy adds to `squared_change` counts here as well, what it touches does not.
+        with them; None where it covers none of them. It counts for itself: `add` brings it here.
         """
         indices = list(grown(self.site, self.indices, self.grows, held.stop))
         if self.site.along is not None and held.start and not self.site.spans_steps:
@@ -123,7 +121,12 @@ class Edit:
             if not there:
                 return None
             indices[dim] = there
-        return replace(self, indices=tuple(indices), values_touched=0)
+        return replace(self, indices=tuple(indices), values_touched=0, squared_change=[])
+
+    def add(self, step: Edit) -> None:
+        """Count what the edit did at a step as done by this one."""
+        self.values_touched += step.values_touched
+        self.squared_change += step.squared_change
 
     @property
     def change_norm(self) -> float:

@@ -44,7 +44,8 @@ class Generation:
     Selections with an open end go on with the text, lists and closed spans stay. At a step a
     capture gives the newest position (over attention cells: the newest query's row over all keys
     so far), and an edit works on what it covers of that. attn.rot_k alone is made anew from all
-    kept keys, and an edit there works on all that it covers. Edits count over all steps and forks.
+    kept keys, and an edit there works on all that it covers. Edits count over all steps and forks;
+    a step that has to run the whole text counts all of it again.
     """
 
     def __init__(
@@ -170,7 +171,8 @@ class Generation:
             if probe.cancelled or logits is None:
                 raise RunCancelled
             for edit, here in pairs:
-                edit.values_touched += here.values_touched if here else 0
+                if here is not None:
+                    edit.add(here)
             row_sum_error, future_mass, empty_rows = patterns.result()
             return Advanced(
                 logits=logits[0, -1].float().cpu(),

@@ -11,6 +11,7 @@ import torch
 from model.edit import Edit, EditError
 from model.generation import Generation
 from model.gpt import GPT
+from model.reading import RunCancelled
 from model.selection import Span
 from model.sites import SITES
 from model.wiring import Wiring
@@ -150,6 +151,9 @@ def test_edit_counts_over_prompt_steps_and_forks(models: Mapping[str, GPT]) -> N
     generation = Generation(model, PROMPT, edits=[block, shift, early])
     generation.prompt()
     fork = generation.fork()
+    answers = iter([False, False, True])
+    with pytest.raises(RunCancelled):  # what did not come about is not counted
+        fork.advance(REST[2], stopped=lambda: next(answers))
     generation.advance(REST[0])
     generation.advance(REST[1])
     fork.advance(REST[2])
