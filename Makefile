@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PIP_NO_INPUT = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format smoke image-check bench clean
+.PHONY: help run test check format smoke soak image-check bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ format: $(VENV)/.test  ## put the code into its form
 
 smoke: $(VENV)/.run  ## start a server on a free port and run clients/curl/smoke.sh against it
 	$(BIN)/python -m tests.smoke
+
+soak: $(VENV)/.test  ## minutes of load, floods and leaks; `make test` runs a short form of each
+	$(BIN)/python -m pytest -q -m soak $(TESTS)
 
 image-check: $(VENV)/.test  ## build the container image with buildah, start it, ask it, stop it
 	$(BIN)/python -m tests.image_check $(BASE)
