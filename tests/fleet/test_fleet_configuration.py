@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -12,7 +14,7 @@ from pydantic import ValidationError
 from ray import serve
 from ray.serve.schema import ServeDeploySchema
 
-from service.ray_app import Fleet, build
+from service.ray_app import Fleet, Replica, build
 from service.settings import Settings
 from tests.fleet.conftest import ROOT
 
@@ -95,6 +97,20 @@ def test_serve_yaml_is_several_models_each_under_its_prefix() -> None:
         timeout = config.http_options.request_timeout_s
         assert timeout > fleet.body_seconds + fleet.wait_seconds + fleet.run_seconds
         assert timeout > 10 * fleet.max_new_tokens  # a slow generation is no fault
+
+
+def test_ray_is_told_when_the_model_gives_no_answers() -> None:
+    reasons: list[str | None] = [None, "a run is 7 s over its deadline"]
+
+    async def why_not_ready() -> str | None:
+        return reasons.pop(0)
+
+    replica = Replica()
+    state = SimpleNamespace(inspector=SimpleNamespace(why_not_ready=why_not_ready))
+    replica.app = SimpleNamespace(state=state)  # type: ignore[assignment]
+    asyncio.run(replica.check_health())
+    with pytest.raises(RuntimeError, match="7 s over"):
+        asyncio.run(replica.check_health())
 
 
 def test_cluster_runs_with_what_was_told(
