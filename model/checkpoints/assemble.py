@@ -60,12 +60,12 @@ def assemble(
 def _place(name: str, tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     """The tensor in new memory: a view of a mapped file would change with the file.
 
-    A generation step reads every matrix for one row. On the CPU a wide one (out ≥ in) is then read
-    about twice as fast by its inputs' columns as by its outputs' rows, so that is how it lies; runs
+    A generation step reads every matrix for one row. On the CPU a wide one (out > in) is then read
+    up to twice as fast by its inputs' columns as by its outputs' rows, so that is how it lies; runs
     of many rows do not care. Rows of an embedding are looked up, and stay rows.
     """
     looked_up = name in ("embed.weight", "pos_embed.weight")
-    is_wide = tensor.dim() == 2 and tensor.shape[0] >= tensor.shape[1]
+    is_wide = tensor.dim() == 2 and tensor.shape[0] > tensor.shape[1]
     if device.type != "cpu" or looked_up or not is_wide:
         return torch.empty(tensor.shape, device=device, dtype=dtype).copy_(tensor)
     columns = torch.empty(tensor.shape[::-1], device=device, dtype=dtype)
