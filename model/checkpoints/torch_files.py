@@ -36,7 +36,8 @@ def _load(file: Path) -> dict[Any, Any]:
     try:
         value = torch.load(file, map_location="cpu", weights_only=True, mmap=_is_zip(file))
     except Exception as error:  # torch raises whatever the damage leads to
-        raise CheckpointError(f"{file}: {str(error).splitlines()[0]}") from error
+        said = [*str(error).splitlines(), type(error).__name__]  # it may say nothing
+        raise CheckpointError(f"{file}: {said[0]}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{file}: holds {type(value).__name__}, not tensors by name")
     return value
@@ -71,7 +72,9 @@ def examine(file: Path) -> None:
             with open(file, "rb") as stream:
                 for _ in range(5):  # magic number, protocol, system, the object, storage keys
                     _examine_pickle(file, stream)
-    except (OSError, zipfile.BadZipFile) as error:
+    except CheckpointError:
+        raise
+    except Exception as error:  # a damaged name alone is a UnicodeDecodeError of zipfile's
         raise CheckpointError(f"{file}: {error}") from error
 
 
