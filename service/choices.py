@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import Any
 
@@ -18,9 +17,7 @@ def choice_fields(choice: Choice, tokenizer: Tokenizer | None) -> dict[str, Any]
     return {
         "candidates": [
             {
-                **asdict(candidate),
-                "logit": _number(candidate.logit),
-                "scaled": _number(candidate.scaled),
+                **asdict(candidate),  # −∞ is written as null, as in every other answer
                 "text": token_text(tokenizer, candidate.id),
                 "drawn": candidate.id == choice.drawn,
             }
@@ -32,8 +29,3 @@ def choice_fields(choice: Choice, tokenizer: Tokenizer | None) -> dict[str, Any]
         "entropy_nats": choice.entropy_nats,
         "draw": choice.draw,
     }
-
-
-def _number(value: float | None) -> float | None:
-    """−∞ is null, as in every other answer."""
-    return None if value is None or math.isinf(value) else value
