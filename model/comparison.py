@@ -23,7 +23,8 @@ class RankChange:
 
 @dataclass(frozen=True)
 class Comparison:
-    """By position: KL(before ‖ after) in nats, and the largest change of a logit.
+    """By position: KL(before ‖ after) in nats, and the largest change of a logit; +∞ where a logit
+    went to −∞.
 
     `rank_changes` holds, for each position, the likeliest token of either run where its rank moved.
     """
@@ -49,8 +50,11 @@ def compare_logits(
             largest.append(0.0)
             continue
         log_p, log_q = plain.double().log_softmax(-1), edited.double().log_softmax(-1)
-        kl_nats.append(max(float((log_p.exp() * (log_p - log_q)).sum()), 0.0))
-        largest.append(float((edited - plain).abs().amax()))
+        p = log_p.exp()
+        terms = torch.where(p > 0, p * (log_p - log_q), 0.0)  # what cannot come adds nothing
+        kl_nats.append(max(float(terms.sum()), 0.0))
+        changed = torch.where(edited == plain, 0.0, edited - plain)  # also −∞ that stayed
+        largest.append(float(changed.abs().amax()))
         for token in sorted({int(plain.argmax()), int(edited.argmax())}):
             ranks = [1 + int((row > row[token]).sum()) for row in (plain, edited)]
             if ranks[0] != ranks[1]:

@@ -186,10 +186,10 @@ class Inspector:
         if plan.request.compare:
             everything = Capture.resolve(SITES["logits"], {}, model.config, len(plan.ids))
             plain = read(model, plan.ids, [everything], stopped=stopped)
-            require_finite(reading.tensors[ALL_LOGITS])
-            comparison = compare_logits(
-                plain.tensors["logits"], reading.tensors[ALL_LOGITS], stopped=stopped
-            )
+            before, after = plain.tensors["logits"], reading.tensors[ALL_LOGITS]
+            for logits in (before, after):
+                require_probabilities(logits)
+            comparison = compare_logits(before, after, stopped=stopped)
         extra = finish(plan, reading.tensors, stopped) if finish is not None else {}
         tensors = named_tensors(plan.shown, reading.tensors, plan.dtype)
         finite = all_finite(tensors, reading.checks)
@@ -282,6 +282,15 @@ def require_finite(logits: Tensor) -> None:
         raise NotFiniteError(
             "the logits hold NaN or +∞, of which no probability comes; /v1/inspect shows them as "
             "base64 or safetensors"
+        )
+
+
+def require_probabilities(logits: Tensor) -> None:
+    """Raises NotFiniteError for rows (…, V) that are no distribution: NaN, +∞, or −∞ alone."""
+    require_finite(logits)
+    if not bool(logits.amax(-1).amin() > -float("inf")):
+        raise NotFiniteError(
+            "every logit of a position is −∞, of which no probability comes; /v1/inspect shows them"
         )
 
 

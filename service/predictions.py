@@ -10,7 +10,7 @@ from torch import Tensor
 
 from model.reading import RunCancelled
 from model.tokenizer import Tokenizer, TokenizerError
-from service.inspector import Finish, Stopped, require_finite
+from service.inspector import Finish, Stopped, require_probabilities
 from service.plan import Plan
 from service.schemas.logits import LogitsRequest
 
@@ -18,7 +18,7 @@ from service.schemas.logits import LogitsRequest
 def predictions(tokenizer: Tokenizer | None, asked: LogitsRequest) -> Finish:
     """Reads the captured `logits` (n, V), on their own device, one row at a time in float64.
 
-    Raises NotFiniteError where they hold a NaN or +∞, RunCancelled once nobody waits.
+    Raises NotFiniteError where a row is no distribution, RunCancelled once nobody waits.
     """
 
     def rows(tensors: Mapping[str, Tensor], stopped: Stopped) -> Iterator[Tensor]:
@@ -28,7 +28,7 @@ def predictions(tokenizer: Tokenizer | None, asked: LogitsRequest) -> Finish:
             yield row
 
     def finish(plan: Plan, tensors: Mapping[str, Tensor], stopped: Stopped) -> dict[str, Any]:
-        require_finite(tensors["logits"])
+        require_probabilities(tensors["logits"])
         positions = next(c.indices[0] for c in plan.captures if c.name == "logits")
         assert positions is not None
         return {

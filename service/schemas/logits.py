@@ -24,14 +24,14 @@ class NextToken(Wire):
     id: int
     text: str | None
     rank: int
-    logprob: float
+    logprob: float | None = Field(description="null: −∞, as an edit can make it")
 
 
 class TopToken(Wire):
     id: int
     text: str | None
-    logit: float
-    logprob: float
+    logit: float | None = Field(description="null: −∞, as an edit can make it")
+    logprob: float | None = Field(description="null: −∞")
     probability: float
 
 

@@ -305,8 +305,10 @@ class RankChange(Wire):
 class Comparison(Wire):
     """This run against the same input without edits and wiring, by position."""
 
-    kl_nats: list[float] = Field(description="KL(plain ‖ this run)")
-    max_logit_change: list[float]
+    kl_nats: list[float | None] = Field(
+        description="KL(plain ‖ this run); null: without bound, where this run leaves a token at −∞"
+    )
+    max_logit_change: list[float | None] = Field(description="null: to −∞")
     rank_changes: list[RankChange] = Field(
         description="for each position the likeliest token of either run, where its rank moved"
     )

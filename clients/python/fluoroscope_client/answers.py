@@ -119,14 +119,14 @@ class NextToken(TypedDict):
     id: int
     text: str | None
     rank: int
-    logprob: float
+    logprob: float | None
 
 
 class TopToken(TypedDict):
     id: int
     text: str | None
-    logit: float
-    logprob: float
+    logit: float | None
+    logprob: float | None
     probability: float
 
 
@@ -184,8 +184,8 @@ class RankChange(TypedDict):
 class Comparison(TypedDict):
     """This run against the same input without edits and wiring, by position."""
 
-    kl_nats: list[float]
-    max_logit_change: list[float]
+    kl_nats: list[float | None]
+    max_logit_change: list[float | None]
     rank_changes: list[RankChange]
 
 
