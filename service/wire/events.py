@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -68,15 +68,16 @@ class EventStream(Response):
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
-        async for piece in self._with_pings():
-            try:
-                async with asyncio.timeout(self._patience):
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-            except TimeoutError:
-                return  # a body without its end: the server closes the connection
+        async with aclosing(self._with_pings()) as pieces:  # an event on its way is ended with it
+            async for piece in pieces:
+                try:
+                    async with asyncio.timeout(self._patience):
+                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+                except TimeoutError:
+                    return  # a body without its end: the server closes the connection
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _with_pings(self) -> AsyncIterator[bytes]:
+    async def _with_pings(self) -> AsyncGenerator[bytes, None]:
         while True:
             coming = asyncio.ensure_future(anext(self._events, None))
             try:

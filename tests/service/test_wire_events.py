@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from typing import Any
 
 import pytest
@@ -138,6 +138,35 @@ def test_client_that_takes_nothing_is_given_up() -> None:
         await asyncio.wait_for(stream({}, never, send), 10)
         assert source.closed and let_go == ["let go"] and source.asked == 1
         assert all(message.get("more_body", True) for message in ends)  # cut, and it shows
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("end", ["leaves", "takes nothing", "breaks off"])
+def test_client_that_goes_while_a_comment_is_sent_closes_the_events(end: str) -> None:
+    """The next event is being made meanwhile: it is ended first, and nothing stays held."""
+
+    async def scenario() -> None:
+        source = Source(b"one")
+        patience = 0.01 if end == "takes nothing" else 5.0
+        stream, let_go = stream_of(source, ping_seconds=0.001, patience=patience)
+        pinged = asyncio.Event()
+
+        async def send(message: Message) -> None:
+            if message.get("body") == PING:
+                pinged.set()
+                if end == "breaks off":
+                    raise OSError("the connection is gone")
+                await asyncio.Event().wait()
+
+        async def leaves() -> Message:
+            await pinged.wait()
+            return await gone()
+
+        receive = leaves if end == "leaves" else never
+        with pytest.raises(OSError) if end == "breaks off" else nullcontext():
+            await asyncio.wait_for(stream({}, receive, send), 10)
+        assert source.closed and let_go == ["let go"]
 
     asyncio.run(scenario())
 
