@@ -172,10 +172,11 @@ def _ranked(
         share = draw or 0.0
         if sampling.top_p is not None and sampling.top_p < 1:
             share = sampling.top_p
-    needed = share * float(weights.sum())
+    total = float(weights.sum())
     while True:
         ids = _first(logits, count)
-        if len(ids) == len(logits) or float(weights[ids].sum()) > needed:
+        # Added up as it will be: in another order a sum is a hair more or less.
+        if len(ids) == len(logits) or float(weights[ids].cumsum(0)[-1]) / total > share:
             return ids
         count *= 8
 

@@ -183,6 +183,24 @@ def test_large_vocabulary_gives_the_same_whatever_is_shown() -> None:
         assert [c.id for c in choice.candidates[:3]] == order[:3].tolist()
 
 
+def test_border_on_a_rounding_error_is_the_same_whatever_is_shown() -> None:
+    # Where the likeliest 64 end, added one by one or in another order: a hair apart.
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        logits = torch.randn(200, generator=generator, dtype=torch.float64)
+        weights = (logits - logits.amax()).exp()
+        likeliest = weights.sort(descending=True).values[:64]
+        for mass in (likeliest.sum(), likeliest.cumsum(0)[-1]):
+            border = float(mass) / float(weights.sum())
+            for u in (math.nextafter(border, 0), border, math.nextafter(border, 1)):
+                few, all_ = (
+                    choose(logits, Sampling(top_p=u), top=top, draw=None) for top in (0, 200)
+                )
+                assert few.n_kept == all_.n_kept and few.n_kept in (64, 65)
+                drawn = {choose(logits, Sampling(), top=t, draw=u).drawn for t in (0, 200)}
+                assert len(drawn) == 1
+
+
 def test_impossible_tokens_are_never_drawn() -> None:
     for u in (0.0, 0.5, 1 - 2**-53):
         choice = pick([-INF, 1.0, -INF, 1.0, -1e6], draw=u)
