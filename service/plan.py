@@ -243,6 +243,7 @@ def _resolve_patch(
     n_tokens: int,
 ) -> Patch:
     edit = Edit.resolve("set", site, selections, config, n_tokens)
+    edit.open = frozenset()  # its values are for this length, as it will show once it has them
     from_source = dict(selections)
     if asked.source.positions is not None:
         along: Axis = "position" if "position" in site.axes else "query"

@@ -164,6 +164,24 @@ def test_patch_has_the_values_of_its_source_at_every_step(client: TestClient) ->
         assert apart(array(step["tensors"]["logits"]), newest(expected["logits"])) <= 2 * GATE
 
 
+def test_patch_of_a_whole_pattern_ends_with_the_prompt_and_keeps_what_went_before(
+    client: TestClient,
+) -> None:
+    body = {"text": TEXT, "max_new_tokens": 4, "seed": 1, "stop_ids": []}
+    patch = {"op": "patch", "site": "attn.pattern", "layers": [0], "source": {"text": TEXT}}
+    answer = ask(client, "/v1/generate", edits=[patch], **body)
+    # Of its own text: it changes nothing, so that the unedited run tells what must come.
+    plain = ask(client, "/v1/generate", **body)
+    assert answer["done"]["samples"] == plain["done"]["samples"]
+    assert answer["meta"]["cache"] is True
+    dry = ask(client, "/v1/generate", edits=[patch], dry_run=True, **body)["estimate"]
+    assert (
+        dry["cache_bytes"]
+        == ask(client, "/v1/generate", dry_run=True, **body)["estimate"]["cache_bytes"]
+        > 0
+    )
+
+
 @pytest.mark.parametrize("wiring", WIRINGS + ROTATED, ids=str)
 def test_wiring_holds_at_every_step(client: TestClient, wiring: Json) -> None:
     captures = [{"site": "attn.pattern"}, {"site": "logits"}]
