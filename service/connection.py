@@ -1,7 +1,8 @@
 """A connection whose request heads must be whole within limits of size and time.
 
-uvicorn's own protocol reads a head without end, of either kind, and answers what is no HTTP as
-plain text. Knows nothing of routes: up to 256 KiB, a head is the middleware's to refuse.
+uvicorn's own protocol reads a head without end, of either kind, as it does the headers that may
+follow a chunked body, and answers what is no HTTP as plain text. Knows nothing of routes: up to
+256 KiB, a head is the middleware's to refuse.
 """
 
 from __future__ import annotations
@@ -36,22 +37,34 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data)
         if not self._within_body:
-            self._head_bytes += len(data)
             self._await_head()
         super().data_received(data)
         if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
             self._refuse(
-                Problem("headers-too-large", f"over {HEAD_BYTES} bytes came and no whole head")
+                Problem(
+                    "headers-too-large",
+                    f"over {HEAD_BYTES} bytes came that are no whole head, and of no body",
+                )
             )
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._within_body:  # nobody reads what follows a chunked body
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._within_body = True
         self._head_is_whole()
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         self._within_body = False
+        self._head_bytes = 0
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:

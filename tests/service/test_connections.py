@@ -99,6 +99,34 @@ def test_head_without_end_is_refused_before_it_fills_the_memory(
         assert problem(answer)["type"].endswith(":headers-too-large")
 
 
+@pytest.mark.parametrize("line", [b"X: x\r\n", b"x"], ids=["many headers", "one header"])
+def test_headers_behind_a_body_are_no_way_around_it(line: bytes, plug: socket.socket) -> None:
+    plug.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+    plug.sendall(b"2\r\n{}\r\n0\r\n" + (b"" if line.endswith(b"\n") else b"X: "))
+    sent = 0
+    try:
+        while sent < 16 << 20:
+            plug.sendall(line * 10_000)
+            sent += len(line) * 10_000
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    assert sent < 16 << 20
+    if answer := rest(plug):
+        assert problem(answer)["type"].endswith(":headers-too-large")
+
+
+def test_chunked_body_of_any_size_and_a_few_headers_behind_it_are_read(
+    plug: socket.socket,
+) -> None:
+    plug.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for _ in range(6):
+        plug.sendall(b"186a0\r\n" + b"x" * 100_000 + b"\r\n")
+    plug.sendall(b"0\r\nX-Sum: 1\r\n\r\n" + HEAD + b"Connection: close\r\n\r\n")
+    answers = rest(plug)
+    assert answers.count(b"HTTP/1.1 200 ") == 2
+    assert b"\r\n\r\n600000HTTP" in answers and answers.endswith(b"\r\n\r\n0")
+
+
 def test_refusal_of_a_large_head_is_a_problem(plug: socket.socket) -> None:
     plug.sendall(HEAD + b"X: " + b"x" * (connection.HEAD_BYTES - 10))
     found = problem(rest(plug))
