@@ -34,7 +34,7 @@ ASKING = [
     if "requestBody" in operation or "parameters" in operation
 ]
 ORIGIN = "http://localhost:5173"
-EXAMPLES, IN_A_SOAK = 6, 100
+EXAMPLES, IN_A_SOAK = 4, 100
 QUIET = list(HealthCheck)
 
 

@@ -20,9 +20,9 @@ SPELLINGS = ("canary-5d10", CANARY.encode().hex(), "Y2FuYXJ5LTVkMT", "anary-5d1"
 GOOD = {"text": CANARY}
 
 
-@pytest.fixture(params=["text", "json"])
-def process(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Iterator[Process]:
-    settings = {"log_format": request.param, "log_level": "debug", "run_seconds": "2"}
+@pytest.fixture
+def process(folders: dict[str, Path]) -> Iterator[Process]:
+    settings = {"log_format": "json", "log_level": "debug", "run_seconds": "2"}
     process = Process(folders["course"], **settings)
     try:
         assert eventually(lambda: process.status("/health/ready") == 200, 60), process.log

@@ -72,6 +72,7 @@ def test_eight_clients_at_the_cap_stay_within_the_budget(
     assert grown(folders["course"], seconds, BUDGET) < 1.25 * BUDGET
 
 
+@pytest.mark.soak
 def test_clients_do_take_what_the_budget_gives(folders: dict[str, Path]) -> None:
     """The negative control: of a budget that lets all eight in, more is taken than of this one."""
     assert grown(folders["course"], 2, 8 * ANSWER) > ANSWER

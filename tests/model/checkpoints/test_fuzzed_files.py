@@ -219,7 +219,7 @@ DAMAGE = st.lists(
     max_size=4,
 )
 MANY = settings(
-    max_examples=120,
+    max_examples=60,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
