@@ -5,26 +5,53 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import zstandard
 from anyio import to_thread
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from service.errors import ClientGone
 from service.wire.negotiation import Coding
 from service.wire.parts import Chunk, Part, pieces_of, size_of
 
 COMPRESS_FROM = 64 * 1024
+PATIENCE = 30.0  # seconds that a client may let pass without taking the next piece
+# A client that takes no piece for so long is given up: its answer counts against the budget of all.
+STALLED_SECONDS = 30.0
 _PIECE = 1 << 18  # more than a socket takes at once is copied again by the transport
 
 
-class ChunkedBody(Response):
-    """Parts of known size with a Content-Length; compressed ones without."""
+class TakesNothing(Exception):
+    """The client is there and reads nothing; what is held for it is needed."""
 
-    def __init__(self, parts: list[Part], media_type: str, coding: Coding) -> None:
+
+def patient(send: Send, seconds: float) -> Send:
+    """The same, raising TakesNothing where a message is not taken in time."""
+
+    async def sent(message: Message) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await send(message)
+        except TimeoutError:
+            raise TakesNothing from None
+
+    return sent
+
+
+class ChunkedBody(Response):
+    """Parts of known size with a Content-Length; compressed ones without.
+
+    Ends without its end where the client takes nothing for `patience` seconds.
+    """
+
+    def __init__(
+        self, parts: list[Part], media_type: str, coding: Coding, *, patience: float = PATIENCE
+    ) -> None:
         super().__init__(media_type=media_type)
         self._parts = parts
+        self._patience = patience
         self._held: AsyncExitStack | None = None
         size = size_of(parts)
         self._coding: Coding = coding if size >= COMPRESS_FROM else "identity"
@@ -40,7 +67,8 @@ class ChunkedBody(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self._send_all(send)
+            with suppress(TakesNothing):
+                await self._send_all(patient(send, self._patience))
         finally:
             if self._held is not None:
                 await self._held.aclose()
@@ -50,7 +78,11 @@ class ChunkedBody(Response):
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
         async for piece in self._pieces():
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            try:
+                async with asyncio.timeout(STALLED_SECONDS):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+            except TimeoutError:
+                raise ClientGone from None
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pieces(self) -> AsyncIterator[bytes]:

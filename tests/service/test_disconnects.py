@@ -129,23 +129,70 @@ def test_run_of_a_client_that_stays_goes_through_every_layer(server: Server) -> 
         assert gate.blocks == LAYERS
 
 
+MUCH = {
+    "token_ids": IDS,
+    "captures": [{"site": "attn.scores", "name": f"n{n}"} for n in range(25)],
+}
+
+
+async def ask_for_much_and_read_nothing(server: Server) -> Connection:
+    """Back once the answer is made and lies there."""
+    admission = server.app.state.inspector.admission
+    client = await Connection.to(server.url)
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    client.send(request("/v1/inspect", MUCH))
+    assert await asyncio.to_thread(eventually, lambda: admission.bytes_in_flight > 0)
+    assert await asyncio.to_thread(eventually, lambda: not admission.running)
+    return client
+
+
 def test_answer_that_nobody_reads_is_given_up_when_its_client_leaves(server: Server) -> None:
     """A client that asks for much, reads nothing and hangs up: its bytes are given back."""
-    admission = server.app.state.inspector.admission
-    body = {
-        "token_ids": IDS,
-        "captures": [{"site": "attn.scores", "name": f"n{n}"} for n in range(25)],
-    }
 
     async def leave() -> None:
-        client = await Connection.to(server.url)
-        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
-        client.send(request("/v1/inspect", body))
-        assert await asyncio.to_thread(eventually, lambda: admission.bytes_in_flight > 0)
-        assert await asyncio.to_thread(eventually, lambda: not admission.running)
-        assert admission.bytes_in_flight > 0
+        client = await ask_for_much_and_read_nothing(server)
+        assert server.app.state.inspector.admission.bytes_in_flight > 0
         client.leave()
 
     asyncio.run(leave())
     assert eventually(lambda: idle(server.app.state.inspector))
     assert least(3, lambda: next_answer(server), under=PROMISE) < PROMISE
+
+
+def test_client_that_stays_and_reads_nothing_does_not_hold_its_bytes_for_ever(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.wire.body.STALLED_SECONDS", 0.3)
+
+    async def stay() -> None:
+        client = await ask_for_much_and_read_nothing(server)
+        given_back = await asyncio.to_thread(eventually, lambda: idle(server.app.state.inspector))
+        client.leave()
+        assert given_back
+
+    asyncio.run(stay())
+
+
+def test_client_that_reads_slowly_gets_its_whole_answer(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes longer than the limit as a whole, but never so long over one piece."""
+    monkeypatch.setattr("service.wire.body.STALLED_SECONDS", 1.5)
+    took: list[float] = []
+
+    async def read_slowly() -> int:
+        start = time.monotonic()
+        client = await ask_for_much_and_read_nothing(server)
+        for _ in range(8):  # a little at a time: what is read makes room for more
+            await asyncio.sleep(0.25)
+            client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            await asyncio.sleep(0.01)
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        answer = await client.answer()
+        took.append(time.monotonic() - start)
+        client.leave()
+        return answer.status
+
+    assert asyncio.run(read_slowly()) == 200
+    assert took[0] > 1.5
