@@ -12,12 +12,10 @@ from anyio import to_thread
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from service.errors import ClientGone
 from service.wire.negotiation import Coding
 from service.wire.parts import Chunk, Part, pieces_of, size_of
 
 COMPRESS_FROM = 64 * 1024
-PATIENCE = 30.0  # seconds that a client may let pass without taking the next piece
 # A client that takes no piece for so long is given up: its answer counts against the budget of all.
 STALLED_SECONDS = 30.0
 _PIECE = 1 << 18  # more than a socket takes at once is copied again by the transport
@@ -43,15 +41,12 @@ def patient(send: Send, seconds: float) -> Send:
 class ChunkedBody(Response):
     """Parts of known size with a Content-Length; compressed ones without.
 
-    Ends without its end where the client takes nothing for `patience` seconds.
+    Breaks off where the client takes nothing for STALLED_SECONDS.
     """
 
-    def __init__(
-        self, parts: list[Part], media_type: str, coding: Coding, *, patience: float = PATIENCE
-    ) -> None:
+    def __init__(self, parts: list[Part], media_type: str, coding: Coding) -> None:
         super().__init__(media_type=media_type)
         self._parts = parts
-        self._patience = patience
         self._held: AsyncExitStack | None = None
         size = size_of(parts)
         self._coding: Coding = coding if size >= COMPRESS_FROM else "identity"
@@ -67,8 +62,8 @@ class ChunkedBody(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with suppress(TakesNothing):
-                await self._send_all(patient(send, self._patience))
+            with suppress(TakesNothing):  # a body without its end: the server closes it
+                await self._send_all(patient(send, STALLED_SECONDS))
         finally:
             if self._held is not None:
                 await self._held.aclose()
@@ -78,11 +73,7 @@ class ChunkedBody(Response):
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
         async for piece in self._pieces():
-            try:
-                async with asyncio.timeout(STALLED_SECONDS):
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-            except TimeoutError:
-                raise ClientGone from None
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pieces(self) -> AsyncIterator[bytes]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from service.wire.body import TakesNothing, patient
 from service.wire.negotiation import EVENTS
 
 PING = b": ping\n\n"
@@ -50,12 +51,13 @@ class EventStream(Response):
         self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.ensure_future(self._send_all(send))
+        sending = asyncio.ensure_future(self._send_all(patient(send, self._patience)))
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
             await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
-                sending.result()
+                with suppress(TakesNothing):  # a body without its end: the server closes it
+                    sending.result()
         finally:
             for task in (sending, gone):
                 task.cancel()
@@ -70,11 +72,7 @@ class EventStream(Response):
         )
         async with aclosing(self._with_pings()) as pieces:  # an event on its way is ended with it
             async for piece in pieces:
-                try:
-                    async with asyncio.timeout(self._patience):
-                        await send({"type": "http.response.body", "body": piece, "more_body": True})
-                except TimeoutError:
-                    return  # a body without its end: the server closes the connection
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _with_pings(self) -> AsyncGenerator[bytes, None]:

@@ -123,21 +123,23 @@ def test_client_that_leaves_closes_the_events() -> None:
     asyncio.run(scenario())
 
 
-def test_client_that_takes_nothing_is_given_up() -> None:
+@pytest.mark.parametrize("piece", [None, b"one", b""], ids=["the head", "an event", "the end"])
+def test_client_that_takes_nothing_is_given_up(piece: bytes | None) -> None:
     async def scenario() -> None:
         source = Source(b"one", b"two")
         source.more.set()
         stream, let_go = stream_of(source, patience=0.01)
-        ends: list[Message] = []
+        taken: list[Message] = []
 
         async def send(message: Message) -> None:
-            ends.append(message)
-            if message.get("body") == b"one":
+            if message.get("body") == piece:
                 await asyncio.Event().wait()
+            taken.append(message)
 
         await asyncio.wait_for(stream({}, never, send), 10)
-        assert source.closed and let_go == ["let go"] and source.asked == 1
-        assert all(message.get("more_body", True) for message in ends)  # cut, and it shows
+        assert let_go == ["let go"] and source.asked == {None: 0, b"one": 1, b"": 2}[piece]
+        assert source.closed is (source.asked > 0)
+        assert all(message.get("more_body", True) for message in taken)  # cut, and it shows
 
     asyncio.run(scenario())
 

@@ -1,0 +1,71 @@
+"""The response that sends a body in parts: all of it, or as much as its client takes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+import zstandard
+from starlette.types import Message
+
+from service.wire.body import ChunkedBody
+from service.wire.negotiation import JSON, Coding
+from tests.service.asgi import never
+
+PARTS = [b"[" + b"1," * 200_000, b"2," * 200_000 + b"3]"]  # 800 KB: four pieces or more
+
+
+def body_of(coding: Coding) -> tuple[ChunkedBody, list[str]]:
+    """The response, and what it let go of."""
+    body = ChunkedBody(list(PARTS), JSON, coding)
+    let_go: list[str] = []
+    held = AsyncExitStack()
+    held.callback(let_go.append, "let go")
+    body.when_sent(held)
+    return body, let_go
+
+
+@pytest.mark.parametrize("coding", ["identity", "zstd"])
+def test_all_parts_are_sent_and_then_let_go_of(coding: Coding) -> None:
+    async def scenario() -> None:
+        body, let_go = body_of(coding)
+        sent: list[Message] = []
+
+        async def send(message: Message) -> None:
+            assert not let_go
+            sent.append(message)
+
+        await body({}, never, send)
+        whole = b"".join(message["body"] for message in sent[1:])
+        if coding == "zstd":
+            whole = zstandard.ZstdDecompressor().decompressobj().decompress(whole)
+        assert whole == b"".join(PARTS)
+        assert [message["more_body"] for message in sent[1:]][-2:] == [True, False]
+        assert let_go == ["let go"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("coding", ["identity", "zstd"])
+@pytest.mark.parametrize("stuck_at", ["first", "end"])
+def test_client_that_takes_nothing_is_given_up(
+    stuck_at: str, coding: Coding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.wire.body.STALLED_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        body, let_go = body_of(coding)
+        taken: list[Message] = []
+
+        async def send(message: Message) -> None:
+            ends = not message.get("more_body", True)
+            if (stuck_at == "end" and ends) or (stuck_at == "first" and "body" in message):
+                await asyncio.Event().wait()
+            taken.append(message)
+
+        await asyncio.wait_for(body({}, never, send), 10)
+        assert let_go == ["let go"]
+        assert all(message.get("more_body", True) for message in taken)  # cut, and it shows
+
+    asyncio.run(scenario())
