@@ -329,7 +329,7 @@ class Timing(Wire):
     """Milliseconds. `queue`: waiting for the device; `encode`: writing the tensors.
 
     The last key of a JSON answer. The header Server-Timing says the same, but for the `encode` of
-    an answer over 1 MiB, whose numbers are written while it is sent.
+    an answer over 16 MiB, whose numbers are written while it is sent.
     """
 
     queue: float

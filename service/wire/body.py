@@ -18,6 +18,7 @@ from service.wire.parts import Chunk, Part, pieces_of, size_of
 COMPRESS_FROM = 64 * 1024
 # A client that takes no piece for so long is given up: its answer counts against the budget of all.
 STALLED_SECONDS = 30.0
+_BATCH = 1 << 21
 _PIECE = 1 << 18  # more than a socket takes at once is copied again by the transport
 
 
@@ -80,44 +81,46 @@ class ChunkedBody(Response):
         if self._coding != "identity":
             compress = _zstd if self._coding == "zstd" else _gzip
             async for piece in _ahead(compress(_cut(pieces_of(self._parts)))):
-                yield piece
+                yield bytes(piece)
             return
         for part in self._parts:
             if isinstance(part, Chunk):
                 for view in _cut([part]):
                     yield bytes(view)
             else:
-                async for piece in _ahead(_joined(part.pieces())):
-                    yield piece
+                async for piece in _ahead(_cut(part.pieces())):
+                    yield bytes(piece)
 
 
-async def _ahead(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Pieces that a thread makes, the next one while this one is sent."""
+async def _ahead(pieces: Iterator[Chunk]) -> AsyncIterator[Chunk]:
+    """Pieces that a thread makes, the next batch while this one is sent."""
+    batches = _batches(pieces)
 
-    def make() -> asyncio.Task[bytes | None]:
-        return asyncio.create_task(to_thread.run_sync(next, pieces, None))
+    def make() -> asyncio.Task[list[Chunk] | None]:
+        return asyncio.create_task(to_thread.run_sync(next, batches, None))
 
     coming = make()
     try:
-        while (piece := await coming) is not None:
+        while (batch := await coming) is not None:
             coming = make()
-            yield piece
+            for piece in batch:
+                yield piece
     finally:
         coming.cancel()
         await asyncio.gather(coming, return_exceptions=True)
 
 
-def _joined(pieces: Iterable[Chunk]) -> Iterator[bytes]:
-    """Pieces put together until there is enough of them to send."""
-    together: list[Chunk] = []
+def _batches(pieces: Iterable[Chunk]) -> Iterator[list[Chunk]]:
+    """As much at a time as is worth a turn of a thread."""
+    batch: list[Chunk] = []
     size = 0
     for piece in pieces:
-        together.append(piece)
+        batch.append(piece)
         size += memoryview(piece).nbytes
-        if size >= _PIECE // 2:
-            yield b"".join(together)
-            together, size = [], 0
-    yield b"".join(together)
+        if size >= _BATCH:
+            yield batch
+            batch, size = [], 0
+    yield batch
 
 
 def _cut(chunks: Iterable[Chunk]) -> Iterator[memoryview]:

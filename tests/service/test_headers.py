@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from service.inspection import AT_ONCE
 from tests.answers import SAFETENSORS, strict_json
 from tests.conftest import Serve
 
@@ -185,14 +184,15 @@ def test_run_says_where_its_time_went_and_is_not_kept(name: str, client: TestCli
 
 @pytest.mark.parametrize("coding", ["identity", "gzip"])
 def test_large_answer_is_written_while_it_is_sent_and_says_at_its_end_how_long_that_took(
-    coding: str, client: TestClient
+    coding: str, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The header is on its way before the numbers are written, so only the body can say it."""
+    monkeypatch.setattr("service.inspection.AT_ONCE", 1 << 20)
     stages = ["dots", "scores", "masked_scores", "pattern"]
     ids = [n % 50 for n in range(64)]
     question = {"token_ids": ids, "stages": stages, "format": {"decimals": 8}}
     answer = client.post("/v1/attention", json=question, headers={"accept-encoding": coding})
-    assert len(answer.content) > AT_ONCE
+    assert len(answer.content) > 1 << 20
     assert "encode" not in answer.headers["server-timing"]
     if coding == "identity":
         assert int(answer.headers["content-length"]) == len(answer.content)
