@@ -14,7 +14,7 @@ from model.comparison import compare_logits
 from tests.answers import strict_json
 from tests.conftest import Serve
 
-TEXT = "The cat chased the mouse."
+TEXT = "The cat chased the mouse again."
 BYTES = {"encoding": "base64"}
 ON_LAYER = {"text": TEXT, "layer": 1}
 HEAD = {"kind": "model", **ON_LAYER, "head": 0}
