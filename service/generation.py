@@ -95,6 +95,11 @@ class GenerationCost:
             return self.tensor_bytes + self.said_bytes
         return self.json_bytes + self.largest_event
 
+    def beside(self, media_type: str) -> int:
+        """What is held until it is put together: keys and values, and what is said of the steps,
+        which safetensors has once more as text and once more as a text within that."""
+        return self.cache_bytes + (2 * self.said_bytes if media_type == SAFETENSORS else 0)
+
 
 def plan_generation(
     opened: OpenedModel, settings: Settings, request: GenerateRequest, *, in_bytes: bool

@@ -61,7 +61,8 @@ async def answer_generation(http: Request, asked: GenerateRequest) -> Response:
     async with AsyncExitStack() as stack:
         admission = inspector.admission
         await stack.enter_async_context(admission.generation())
-        beside = estimated.cache_bytes + kept_bytes(planned.plan, inspector.opened.model.config)
+        beside = estimated.beside(media_type)
+        beside += kept_bytes(planned.plan, inspector.opened.model.config)
         held = estimated.held(media_type)
         await stack.enter_async_context(admission.answer_bytes(held, beside=beside))
         stream_it = media_type == negotiation.EVENTS
@@ -137,15 +138,19 @@ async def as_safetensors(inspector: Inspector, generating: Generating, _: Format
     """The same, and every tensor apart, named by where it belongs."""
     answer: dict[str, Any] = {"meta": None, "prompt": None, "steps": [], "done": None}
     tensors: list[NamedTensor] = []
-    async with aclosing(generating.events(lambda event: event)) as events:
-        async for event in events:
-            if event.tensors is not None:
-                event.content["tensors"] = {}
+
+    def write(event: Event) -> tuple[Event, orjson.Fragment]:
+        if event.tensors is not None:
+            event.content["tensors"] = {}
+        return event, orjson.Fragment(orjson.dumps(event.content))  # far less than the objects
+
+    async with aclosing(generating.events(write)) as events:
+        async for event, text in events:
             if event.name == "step":
-                answer["steps"].append(event.content)
+                answer["steps"].append(text)
                 place = f"step/{event.content['sample']}/{event.content['step']}"
             else:
-                answer[event.name] = event.content
+                answer[event.name] = text
                 place = event.name
             named = event.tensors or []
             tensors += [replace(tensor, name=f"{place}/{tensor.name}") for tensor in named]
