@@ -63,11 +63,11 @@ def create_app(
 
     async def load(app: FastAPI) -> None:
         start = time.perf_counter()
-        opened = await asyncio.to_thread(open_with or open_configured, settings)
+        inspector = await Inspector.open(open_with or open_configured, settings, measured.stage)
+        opened = inspector.opened
         log.info("opened %s in %.1f s", opened.id, time.perf_counter() - start)
         for note in opened.notes:
             log.warning("%s: %s", opened.id, note)
-        inspector = Inspector(opened, settings, measured.stage)
         measured.watch(inspector.admission, identity(inspector))
         app.state.inspector = inspector
 

@@ -90,7 +90,7 @@ async def _run(asked: GenerateRequest, model: str, device: Any, show: Callable[.
     from service.settings import Settings
 
     settings = Settings(model=model, device=device)
-    inspector = Inspector(open_configured(settings), settings)
+    inspector = await Inspector.open(open_configured, settings)
     try:
         planned = plan_generation(inspector.opened, settings, asked, in_bytes=False)
         generating = Generating(inspector, planned, 0.0, draining=lambda: False)

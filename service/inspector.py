@@ -64,18 +64,36 @@ class Timing:
 class Inspector:
     """Runs plans one at a time, in the order in which they were admitted."""
 
+    @classmethod
+    async def open(
+        cls,
+        open_with: Callable[[Settings], OpenedModel],
+        settings: Settings,
+        observe: Observe = lambda stage, seconds: None,
+    ) -> Inspector:
+        """With the model opened on the inference thread as well: OpenMP keeps a team of threads for
+        each thread that computes, and two teams on the same cores slow every run by a third."""
+        device = ThreadPoolExecutor(1, "inference")
+        try:
+            opened = await asyncio.get_running_loop().run_in_executor(device, open_with, settings)
+        except BaseException:
+            device.shutdown(wait=False)
+            raise
+        return cls(opened, settings, observe, device)
+
     def __init__(
         self,
         opened: OpenedModel,
         settings: Settings,
         observe: Observe = lambda stage, seconds: None,
+        device: ThreadPoolExecutor | None = None,
     ) -> None:
         self.opened = opened
         self.settings = settings
         self.observe = observe
         self.admission = Admission(settings)
         self._thread: Thread | None = None
-        self._device = ThreadPoolExecutor(1, "inference", self._know_the_thread)
+        self._device = device or ThreadPoolExecutor(1, "inference")
         self._codec = ThreadPoolExecutor(2, "codec")
         self._running_since: float | None = None
         self._last_forward = float("-inf")
@@ -94,9 +112,6 @@ class Inspector:
     def busy(self) -> bool:
         """Whether the inference thread is inside a run, wanted or abandoned."""
         return self._running_since is not None
-
-    def _know_the_thread(self) -> None:
-        self._thread = current_thread()
 
     async def off_loop(self, work: Callable[..., T], *arguments: Any) -> T:
         """Work that needs no model, such as tokenizing or encoding, on a codec thread."""
@@ -147,6 +162,7 @@ class Inspector:
         stopped: Callable[[], bool],
         timing: Timing,
     ) -> T:
+        self._thread = current_thread()
         start = self._running_since = time.monotonic()
         try:
             with torch.inference_mode():
