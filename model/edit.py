@@ -124,9 +124,11 @@ class Edit:
         return replace(self, indices=tuple(indices), values_touched=0, squared_change=[])
 
     def add(self, step: Edit) -> None:
-        """Count what the edit did at a step as done by this one."""
+        """Count what the edit did at a step as done by this one: in one sum, however many."""
         self.values_touched += step.values_touched
-        self.squared_change += step.squared_change
+        if step.squared_change:
+            changes = torch.stack([*self.squared_change, *step.squared_change])
+            self.squared_change = [changes.sum()]
 
     @property
     def change_norm(self) -> float:

@@ -161,6 +161,7 @@ def test_edit_counts_over_prompt_steps_and_forks(models: Mapping[str, GPT]) -> N
     assert shift.values_touched == 48 * (2 + 3)
     assert shift.change_norm == pytest.approx(0.5 * (48 * 5) ** 0.5)
     assert early.values_touched == 3 * 4 * 12
+    assert [len(edit.squared_change) for edit in (block, shift, early)] == [1, 1, 1]  # not a step's
 
 
 def test_edit_that_meets_nothing_at_the_prompt_is_refused(models: Mapping[str, GPT]) -> None:
