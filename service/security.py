@@ -22,7 +22,7 @@ class Access:
         self.app = app
         key = settings.key
         self._key = None if key is None else key.get_secret_value().encode()
-        self._hosts = {*LOOPBACK, settings.host, *settings.hosts}
+        self._hosts = {host.lower() for host in (*LOOPBACK, settings.host, *settings.hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -85,5 +85,5 @@ def cors(settings: Settings) -> dict[str, Any]:
 def _host_name(host: str) -> str:
     """The name without the port: `localhost:8000`, `[::1]:8000`."""
     if host.startswith("["):
-        return host[1:].partition("]")[0]
+        return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()

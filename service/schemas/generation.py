@@ -143,7 +143,7 @@ class Choice(Wire):
     candidates: list[CandidateToken] = Field(
         description="the first ranks, and the drawn one after them where it is not among them"
     )
-    n_kept: int = Field(description="candidates with a chance")
+    n_kept: int = Field(description="candidates that no cut took, impossible ones included")
     top_k_cut: Cut | None
     top_p_cut: Cut | None
     entropy_nats: float = Field(description="of the distribution that is drawn from")

@@ -151,8 +151,9 @@ def test_foreign_names_are_refused_on_every_route(host: str, client: TestClient)
 
 
 def test_names_can_be_added_one_by_one_or_all_at_once(serve: Serve) -> None:
-    one = serve(hosts="lab.example")
-    assert one.get("/v1/model", headers={"host": "lab.example:80"}).status_code == 200
+    one = serve(hosts="Lab.example,FE80::7")
+    for name in ("lab.example:80", "LAB.Example", "[fe80::7]:80", "[FE80::7]"):  # RFC 9110, 4.2.3
+        assert one.get("/v1/model", headers={"host": name}).status_code == 200, name
     assert one.get("/v1/model", headers={"host": "other.example"}).status_code == 400
     every = serve(hosts="*")
     assert every.get("/v1/model", headers={"host": "other.example"}).status_code == 200
