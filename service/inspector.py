@@ -236,10 +236,18 @@ class Inspector:
             return f"a run is {over:.0f} s over its deadline" if over > 0 else None
         if self._broken is None and time.monotonic() - self._last_forward < PROBE_AFTER:
             return None
+        begun = Event()
+
+        def probe(stopped: Stopped) -> None:
+            begun.set()
+            self._probe()
+
         try:
             async with asyncio.timeout(PROBE_SECONDS):
-                await self.on_device(self._probe)
+                await self.on_device(probe)
         except TimeoutError:
+            if self.busy and not begun.is_set():
+                return self._broken  # a request came first
             if 2 * self._probe_took > PROBE_SECONDS:
                 return None  # a slow model at its usual pace; `run_seconds` is its deadline
             self._broken = f"a run of one token gave no answer within {PROBE_SECONDS:g} s"
@@ -248,7 +256,7 @@ class Inspector:
             return self._broken or "a run of one token failed"
         return None
 
-    def _probe(self, stopped: Callable[[], bool]) -> None:
+    def _probe(self) -> None:
         model = self.opened.model
         start = time.monotonic()
         model(torch.zeros(1, 1, dtype=torch.long, device=model.embed.weight.device))

@@ -17,6 +17,7 @@ from fastapi.testclient import TestClient
 import service.inspector
 from model.checkpoints.open import OpenedModel
 from service.app import create_app, open_configured
+from service.inspector import Inspector
 from service.settings import Settings
 from tests.conftest import Serve
 from tests.service.asgi import Exchange
@@ -390,6 +391,31 @@ def test_model_that_is_slow_for_one_token_is_not_taken_for_a_hung_one(
     assert eventually(lambda: ready(client).status_code == 200)
     for _ in range(5):
         assert ready(client).status_code == 200
+
+
+def test_request_that_comes_just_before_the_probe_makes_it_busy_not_hung(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the slot, and its thread has not begun yet when readiness looks."""
+    monkeypatch.setattr("service.inspector.PROBE_SECONDS", 0.2)
+    app = serve().app
+    go, end = threading.Event(), threading.Event()
+
+    async def scenario() -> tuple[str | None, str | None]:
+        watched = Inspector(app.state.inspector.opened, Settings())  # type: ignore[attr-defined]
+        watched._device.submit(go.wait, 10)
+        request = asyncio.ensure_future(watched.on_device(lambda _: end.wait(10)))
+        probe = asyncio.ensure_future(watched.why_not_ready())
+        await asyncio.sleep(0)
+        go.set()
+        while_it_runs = await probe
+        end.set()
+        await request
+        after = await watched.why_not_ready()
+        watched.close()
+        return while_it_runs, after
+
+    assert asyncio.run(scenario()) == (None, None)
 
 
 def test_readiness_answers_within_two_seconds_whatever_the_model_does() -> None:
