@@ -81,9 +81,9 @@ class Generation:
     @property
     def keeps(self) -> bool:
         """Whether the next step uses the keys and values kept so far, or runs the whole text."""
-        return self._keeps(len(self.ids) + 1)
+        return self.keeps_at(len(self.ids) + 1)
 
-    def _keeps(self, n_tokens: int) -> bool:
+    def keeps_at(self, n_tokens: int) -> bool:
         """Whether keys and values kept from a shorter text are those of one of n_tokens.
 
         They are not where later tokens change what earlier positions compute: without the causal
@@ -141,7 +141,7 @@ class Generation:
         model, n_tokens = self._model, len(ids)
         if n_tokens > model.config.n_ctx:
             raise ContextError(f"{n_tokens} tokens; the context holds 1 to {model.config.n_ctx}")
-        cache = self._cache if self._keeps(n_tokens) else None
+        cache = self._cache if self.keeps_at(n_tokens) else None
         held = range(cache.n_tokens if cache else 0, n_tokens)
         assert held, "the prompt runs once"
         pairs = [(edit, edit.at_step(held)) for edit in self._edits]

@@ -52,8 +52,8 @@ class Admission:
         if estimated > limits.max_answer_bytes:
             raise Problem(
                 "answer-too-large",
-                f"the tensors would take {estimated} bytes; at most {limits.max_answer_bytes} are "
-                "given: select fewer layers, heads, queries or keys",
+                f"the answer would take {estimated} bytes; at most {limits.max_answer_bytes} are "
+                "given: select fewer layers, heads, queries or keys, or take fewer steps and rows",
                 limit=limits.max_answer_bytes,
                 actual=estimated,
             )

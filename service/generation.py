@@ -43,6 +43,7 @@ class GenerationPlan:
     max_new_tokens: int
     room: int  # tokens that the context still holds after the prompt
     keeps: bool  # whether keys and values are kept
+    keeps_on: bool  # whether they still are where the text ends
 
     @property
     def traces_prompt(self) -> bool:
@@ -140,15 +141,18 @@ def plan_generation(
         hidden=frozenset({NEXT}),
         in_bytes=in_bytes,
     )
+    max_new_tokens = min(settings.new_tokens, most) if asked is None else asked
+    text = Generation(opened.model, plan.ids, edits=plan.plain_edits, wiring=plan.wiring)
     return GenerationPlan(
         plan,
         request,
         sampling,
         seed=secrets.randbelow(SEEDS) if request.seed is None else request.seed,
         stop_ids=frozenset(stop_ids),
-        max_new_tokens=min(settings.new_tokens, most) if asked is None else asked,
-        room=config.n_ctx - len(plan.ids),
-        keeps=Generation(opened.model, plan.ids, edits=plan.plain_edits, wiring=plan.wiring).keeps,
+        max_new_tokens=max_new_tokens,
+        room=text.room,
+        keeps=text.keeps,
+        keeps_on=text.keeps_at(text.n_tokens + min(max_new_tokens - 1, text.room)),
     )
 
 
@@ -194,7 +198,7 @@ def generation_cost(planned: GenerationPlan, opened: OpenedModel) -> GenerationC
 
 def _step(plan: Plan, config: GPTConfig, n_tokens: int) -> tuple[int, int]:
     """Floats, and bytes of their text, of one step that ends at n_tokens; spans with a step are
-    counted as if they covered it."""
+    counted as if they covered it, and one key beyond: they grow by jumps."""
     floats = text = 0
     for capture in plan.shown:
         if (shape := _newest_shape(capture, config, n_tokens)) is not None:
@@ -214,7 +218,7 @@ def _newest_shape(capture: Capture, config: GPTConfig, n_tokens: int) -> tuple[i
         if axis == site.along
         else size
         if index is None
-        else len(range(index.start, n_tokens, index.step))
+        else len(range(index.start, n_tokens + (index.step if index.step > 1 else 0), index.step))
         if axis in capture.open and isinstance(index, range)
         else len(index)
         for axis, index, size in zip(
@@ -230,13 +234,13 @@ def _newest_shape(capture: Capture, config: GPTConfig, n_tokens: int) -> tuple[i
 
 def _step_flops(planned: GenerationPlan, config: GPTConfig, runs: int) -> int:
     """Of one sample's steps: every matrix once, and the cells of one query; of the whole text each
-    time where nothing is kept."""
+    time where nothing is kept, if only towards the end."""
     n_tokens = len(planned.plan.ids)
     blocks = config.n_layer * 2 * block_weights(config)
     cells = config.n_layer * 4 * config.n_head * config.d_head
     unembedding = 2 * config.d_model * config.vocab_size
     lengths = range(n_tokens + 1, n_tokens + runs + 1)
     return sum(
-        (1 if planned.keeps else length) * (blocks + cells * length) + unembedding
+        (1 if planned.keeps_on else length) * (blocks + cells * length) + unembedding
         for length in lengths
     )

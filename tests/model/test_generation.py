@@ -92,7 +92,7 @@ def test_keys_kept_where_they_must_not_be_would_show(
     model, wiring = models["course"], WIRINGS[name]
     assert Generation(model, PROMPT[:4], wiring=wiring).keeps == (name == "dynamic")
     assert not Generation(model, [*PROMPT, *REST], wiring=wiring).keeps
-    monkeypatch.setattr(Generation, "_keeps", lambda *_: True)
+    monkeypatch.setattr(Generation, "keeps_at", lambda *_: True)
     generation = Generation(model, PROMPT, wiring=wiring)
     assert worst_step(generation, REST, model, wiring=wiring) > 100 * GATE
 

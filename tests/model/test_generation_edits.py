@@ -107,7 +107,7 @@ def test_edit_that_reaches_back_runs_the_whole_text_again(
 def test_kept_keys_under_an_edit_that_reaches_back_would_show(
     name: str, models: Mapping[str, GPT], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Generation, "_keeps", lambda *_: True)
+    monkeypatch.setattr(Generation, "keeps_at", lambda *_: True)
     apart, _ = follow(models["course"], REVISED[name])
     assert apart > 50 * GATE
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from random import Random
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.conftest import CONTEXT, VOCABULARY, Serve
 from tests.service.sse import in_one_piece, stream, without_times
 
 TEXT = "The cat chased the mouse"
+IDS = [5, 9, 5, 40, 7, 8, 30]
 
 
 def generate(client: TestClient, /, **body: Any) -> Json:
@@ -297,6 +299,32 @@ def test_dry_run_runs_nothing_and_estimates_at_most_what_is_sent(
     prompt = 3 * (2 * block * n_tokens + 4 * 48 * n_tokens**2)
     unembedded = 2 * 48 * VOCABULARY * (1 + 2 * 8)
     assert estimate["flops"] == prompt + 2 * sum(each) + unembedded
+
+
+@pytest.mark.parametrize("n_tokens", [4, 5, 6, 7])
+def test_estimate_is_at_most_also_where_keys_are_left_out(
+    n_tokens: int, client: TestClient
+) -> None:
+    capture = {"site": "attn.pattern", "layers": [0], "heads": [0], "keys": {"step": 2}}
+    body = {"token_ids": IDS[:n_tokens], "max_new_tokens": 4, "stop_ids": [], "seed": 1}
+    body["trace"] = {"captures": [capture]}
+    answer = ask(client, "/v1/generate", **body)
+    tensors = [answer["prompt"]["tensors"], *(step["tensors"] for step in answer["steps"])]
+    sent = sum(prod(each["attn.pattern"]["shape"]) for each in tensors if each)
+    estimate = ask(client, "/v1/generate", dry_run=True, **body)["estimate"]["tensor_floats"]
+    assert sent <= estimate <= sent + 3
+
+
+def test_estimate_is_at_most_also_where_keys_are_no_longer_kept(client: TestClient) -> None:
+    """Dynamic scaling turns all keys anew once the text is longer than the context it starts at."""
+    scaling = {"kind": "dynamic", "factor": 2, "original_context": 6}
+    body = {"token_ids": IDS[:4], "max_new_tokens": 4, "wiring": {"rope": {"scaling": scaling}}}
+    dry = ask(client, "/v1/generate", dry_run=True, **body)
+    assert dry["meta"]["cache"] is True  # at the first step, of 5 tokens; the third has 7
+    block = 4 * 48 * 48 + 2 * 48 * 192
+    lengths = [(4, 4), (1, 5), (1, 6), (7, 7)]
+    run = sum(3 * n * (2 * block + 4 * 48 * length) for n, length in lengths)
+    assert dry["estimate"]["flops"] >= run + 4 * 2 * 48 * VOCABULARY
 
 
 def test_json_estimate_covers_what_the_steps_take(client: TestClient) -> None:
