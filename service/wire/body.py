@@ -19,7 +19,7 @@ COMPRESS_FROM = 64 * 1024
 # A client that takes no piece for so long is given up: its answer counts against the budget of all.
 STALLED_SECONDS = 30.0
 _BATCH = 1 << 21
-_PIECE = 1 << 18  # more than a socket takes at once is copied again by the transport
+_PIECE = 1 << 20
 
 
 class TakesNothing(Exception):

@@ -64,6 +64,7 @@ class Nested:
         self._line = _Line(slots, self._kinds, values.shape[-1])
         if low == -np.inf:
             low = float(np.nanmin(np.where(np.isneginf(values), np.nan, values), initial=0.0))
+        self._at_a_time = 8
         if max(-low, high) < LARGEST - 1:
             self._blocks = list(self._cut(slots.blank))
             self.n_bytes = values.ndim + sum(
@@ -71,6 +72,7 @@ class Nested:
             )
         else:  # how long such a number's text is shows only when it is written
             self._blocks = [(rows, values.shape[-1]) for rows, _ in self._cut(slots.blank)]
+            self._at_a_time = 1
             self._ready = list(self._written())
             self.n_bytes = sum(memoryview(piece).nbytes for piece in self._ready)
 
@@ -95,14 +97,19 @@ class Nested:
                 yield rows, int(filled[-1]) + 1 if len(filled) else 0
 
     def _written(self) -> Iterator[Chunk]:
-        for rows, end in self._blocks:
-            part = slice(rows.start, rows.stop)
-            text = self._line.write(self._rows[part], self._kind[part], end)
-            if text is not None:
-                yield text
+        for start in range(0, len(self._blocks), self._at_a_time):
+            blocks = self._blocks[start : start + self._at_a_time]
+            sizes = [len(rows) * self._line.n_entries(end) for rows, end in blocks]
+            text = np.empty(sum(sizes), dtype=self._line.entry)
+            parts = np.split(text, np.cumsum(sizes)[:-1])
+            for (rows, end), part in zip(blocks, parts, strict=True):
+                at = slice(rows.start, rows.stop)
+                if not self._line.write(self._rows[at], self._kind[at], end, part):
+                    before = self._kinds[self._kind[at]]
+                    yield _write_slowly(self._rows[at], self._decimals, before)
+                    break  # a block of its own
             else:
-                before = self._kinds[self._kind[part]]
-                yield _write_slowly(self._rows[part], self._decimals, before)
+                yield text.view(np.uint8).data
         yield b"]" * len(self._shape)
 
 
@@ -224,7 +231,7 @@ class _Line:
 
     def __init__(self, slots: _WeightSlots | _NumberSlots, kinds: Bytes, width: int) -> None:
         self._slots, self._width = slots, width
-        entry = slots.table.dtype
+        entry = self.entry = slots.table.dtype
         four = b"".join(b"," + slots.blank_text for _ in range(4))
         texts = [four, *(four[: n * len(four) // 4] for n in (1, 2, 3))]
         texts = [text.ljust(-(-len(text) // entry.itemsize) * entry.itemsize) for text in texts]
@@ -238,28 +245,29 @@ class _Line:
 
     def n_bytes(self, end: int) -> int:
         """Of a row with `end` slots, blanks behind them."""
-        n_blanks = self._width - end
-        n_entries = n_blanks // 4 * len(self._four) + len(self._fewer[n_blanks % 4])
-        n_entries += self._kinds.shape[1] + end * self._slots.words
-        return n_entries * self._table.itemsize
+        return self.n_entries(end) * self.entry.itemsize
 
-    def write(self, rows: Floats, kind: npt.NDArray[np.intp], end: int) -> memoryview | None:
-        """The text of the rows. None where a number needs another way of writing."""
+    def n_entries(self, end: int) -> int:
+        n_blanks = self._width - end
+        blanks = n_blanks // 4 * len(self._four) + len(self._fewer[n_blanks % 4])
+        return self._kinds.shape[1] + end * self._slots.words + blanks
+
+    def write(self, rows: Floats, kind: npt.NDArray[np.intp], end: int, text: Table) -> bool:
+        """The rows into text. False where a number needs another way of writing."""
         first, last = self._kinds.shape[1], self._kinds.shape[1] + end * self._slots.words
-        index = np.empty((len(rows), self.n_bytes(end) // self._table.itemsize), dtype=np.int64)
+        index = np.empty((len(rows), self.n_entries(end)), dtype=np.int64)
         index[:, :first] = self._kinds[kind]
         numbers = index[:, first:last].reshape(len(rows), end, self._slots.words)
         if not self._slots.look_up(rows[:, :end], numbers):
-            return None
+            return False
         n_blanks = self._width - end
         index[:, last:] = np.concatenate(
             (np.tile(self._four, n_blanks // 4), self._fewer[n_blanks % 4])
         )
-        text = np.empty(index.shape, dtype=self._table.dtype)
-        self._table.take(index, out=text, mode="clip")  # "raise" copies
-        written = text.view(np.uint8)
-        written[:, first * self._table.itemsize] = ord(" ")  # no comma before the first
-        return written.reshape(-1).data
+        self._table.take(index, out=text.reshape(index.shape), mode="clip")  # "raise" copies
+        lines = text.view(np.uint8).reshape(len(rows), -1)
+        lines[:, first * self.entry.itemsize] = ord(" ")  # no comma before the first
+        return True
 
 
 def _write_slowly(rows: Floats, decimals: int, before: Bytes) -> bytes:
