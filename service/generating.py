@@ -175,11 +175,14 @@ class Generating:
     def _written(self, write: Write[Written], make: Callable[..., Event], *given: Any) -> Written:
         event = make(*given)
         written = write(event)
-        if event.tensors is not None:
-            encode = event.content["timing_ms"]["encode"]
-            self.spent["encode"] += encode
-            self._inspector.observe("encode", encode / 1e3)
+        encode = 0.0 if event.tensors is None else event.content["timing_ms"]["encode"]
+        if encode:  # not where the tensors wait for the end
+            self.note_encoding(encode)
         return written
+
+    def note_encoding(self, milliseconds: float) -> None:
+        self.spent["encode"] += milliseconds
+        self._inspector.observe("encode", milliseconds / 1e3)
 
     def _meta(self) -> Event:
         return Event("meta", meta_fields(self._inspector, self._planned, self._edits))

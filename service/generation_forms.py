@@ -155,7 +155,14 @@ async def as_safetensors(inspector: Inspector, generating: Generating, _: Format
             named = event.tensors or []
             tensors += [replace(tensor, name=f"{place}/{tensor.name}") for tensor in named]
     answer["estimate"] = None
-    return await inspector.off_loop(safetensors_answer, answer, tensors)
+
+    def put_together() -> list[Part]:
+        start = time.perf_counter()
+        parts = safetensors_answer(answer, tensors)
+        generating.note_encoding((time.perf_counter() - start) * 1e3)
+        return parts
+
+    return await inspector.off_loop(put_together)
 
 
 def _json(event: Event, form: Format) -> bytes:

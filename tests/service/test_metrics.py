@@ -93,6 +93,21 @@ def test_stages_are_measured_once_for_each_run(serve: Serve) -> None:
         assert value(samples, "stage_seconds_sum", stage=stage) == pytest.approx(told, abs=1e-5)
 
 
+def test_generation_put_together_at_its_end_is_encoded_once(serve: Serve) -> None:
+    client = serve()
+    answer = client.post(
+        "/v1/generate",
+        json={"text": "The cat", "max_new_tokens": 5, "stop_ids": []},
+        headers={"accept": "application/vnd.safetensors"},
+    )
+    _, _, told = answer.headers["server-timing"].rpartition("encode;dur=")
+    samples = scrape(client)
+    assert value(samples, "stage_seconds_count", stage="encode") == 1
+    took = value(samples, "stage_seconds_sum", stage="encode")
+    assert took == pytest.approx(float(told) / 1e3, abs=1e-6) and took > 0
+    assert value(samples, "stage_seconds_count", stage="forward") == 5
+
+
 def test_large_answer_that_is_written_while_it_is_sent_is_measured_too(serve: Serve) -> None:
     client = serve(max_tokens=64)
     question = {"token_ids": list(range(64)), "stages": ["dots", "scores", "pattern"]}
