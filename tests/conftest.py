@@ -15,6 +15,7 @@ import torch
 from fastapi.testclient import TestClient
 
 from model.checkpoints import native
+from model.checkpoints.open import open_model
 from model.config import GPTConfig
 from model.gpt import GPT
 from model.tokenizer import Tokenizer, train_tokenizer
@@ -72,19 +73,22 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture(scope="session")
-def models() -> Mapping[str, GPT]:
-    return {name: with_large_weights(config) for name, config in CONFIGS.items()}
+def folders(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """A native checkpoint of each family, in float32."""
+    root = tmp_path_factory.mktemp("models")
+    for name, config in CONFIGS.items():
+        native.save(root / name, with_large_weights(config), tokenizer, dtype=torch.float32)
+    return {name: root / name for name in CONFIGS}
 
 
 @pytest.fixture(scope="session")
-def folders(
-    models: Mapping[str, GPT], tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory
-) -> Mapping[str, Path]:
-    """A native checkpoint of each family, in float32."""
-    root = tmp_path_factory.mktemp("models")
-    for name, model in models.items():
-        native.save(root / name, model, tokenizer, dtype=torch.float32)
-    return {name: root / name for name in models}
+def models(folders: Mapping[str, Path]) -> Mapping[str, GPT]:
+    """The same, opened: their weights lie in memory as a server's do, so the bits are the same."""
+    cpu = torch.device("cpu")
+    return {
+        name: open_model(str(folder), device=cpu, dtype=torch.float32).model
+        for name, folder in folders.items()
+    }
 
 
 Serve = Callable[..., TestClient]

@@ -42,10 +42,18 @@ class Nested:
 
     The size is known before a number is written, and the pieces are made as they are asked for.
     −∞ becomes null; NaN and +∞ must not occur. `weights` says that the values are expected to be
-    between 0 and 1, which makes slots narrower; it is checked, not trusted.
+    between 0 and 1, which makes slots narrower; it is checked, not trusted. `extremes` are the
+    least and the largest of the values, where they are known.
     """
 
-    def __init__(self, values: Floats, decimals: int, *, weights: bool) -> None:
+    def __init__(
+        self,
+        values: Floats,
+        decimals: int,
+        *,
+        weights: bool,
+        extremes: tuple[float, float] | None = None,
+    ) -> None:
         self._shape, self._decimals = values.shape, decimals
         self._ready: list[Chunk] | None = None
         if values.ndim < 1 or 0 in values.shape:
@@ -53,7 +61,7 @@ class Nested:
             self.n_bytes = len(self._ready[0])
             return
         self._rows = values.reshape(-1, values.shape[-1])
-        low, high = float(values.min()), float(values.max())
+        low, high = extremes or (float(values.min()), float(values.max()))
         narrow = weights and low >= 0 and high <= 1
         slots: _WeightSlots | _NumberSlots = (
             _WeightSlots(decimals)

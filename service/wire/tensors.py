@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -47,6 +48,13 @@ class NamedTensor:
     def weights(self) -> bool:
         return self.site == "attn.pattern"
 
+    @cached_property
+    def extremes(self) -> tuple[float, float]:
+        """The least and the largest value, NaN where there is one; looked for once."""
+        if not self.values.size:
+            return 0.0, 0.0
+        return float(self.values.min()), float(self.values.max())
+
     def head(self) -> dict[str, Any]:
         """All that is said about it in JSON, but the numbers."""
         return {
@@ -79,7 +87,7 @@ def json_parts(tensor: NamedTensor, form: Format) -> list[Part]:
 def require_json_numbers(tensor: NamedTensor) -> None:
     """Raises NotFiniteError for a NaN or +∞, which have no JSON; −∞ is written as null."""
     values = tensor.values
-    if not values.size or (values.max() < np.inf):  # NaN compares false
+    if tensor.extremes[1] < np.inf:  # NaN compares false
         return
     place = np.argwhere(np.isnan(values) | np.isposinf(values))[0]
     where = dict(zip(tensor.axes, place.tolist(), strict=True))
@@ -93,7 +101,7 @@ def _nested(tensor: NamedTensor, form: Format) -> list[Part]:
     values = np.ascontiguousarray(tensor.values, dtype=np.float32)
     if form.exact:
         return _exact(values)
-    return [Nested(values, form.decimals, weights=tensor.weights)]
+    return [Nested(values, form.decimals, weights=tensor.weights, extremes=tensor.extremes)]
 
 
 def _exact(values: npt.NDArray[Any]) -> list[Part]:
