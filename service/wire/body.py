@@ -17,9 +17,9 @@ from service.wire.parts import Chunk, Part, pieces_of, size_of
 
 COMPRESS_FROM = 64 * 1024
 # A client that takes no piece for so long is given up: its answer counts against the budget of all.
-STALLED_SECONDS = 30.0
+STALLED_SECONDS = 60.0
 _BATCH = 1 << 21
-_PIECE = 1 << 20
+_PIECE = 640 << 10  # at least 90 kbit/s, then, are asked of a client
 
 
 class TakesNothing(Exception):

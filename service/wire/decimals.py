@@ -72,7 +72,7 @@ class Nested:
         self._line = _Line(slots, self._kinds, values.shape[-1])
         if low == -np.inf:
             low = float(np.nanmin(np.where(np.isneginf(values), np.nan, values), initial=0.0))
-        self._at_a_time = 8
+        self._at_a_time = 4
         if max(-low, high) < LARGEST - 1:
             self._blocks = list(self._cut(slots.blank))
             self.n_bytes = values.ndim + sum(
