@@ -141,8 +141,8 @@ def open_configured(settings: Settings) -> OpenedModel:
 
     Raises CheckpointError, and ValueError for a device that is not there.
     """
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
+    # Said in any case: MKL left to itself may take fewer threads for a run, and round otherwise.
+    torch.set_num_threads(settings.threads or torch.get_num_threads())
     return open_model(
         settings.model,
         device=choose_device(settings.device),

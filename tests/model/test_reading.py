@@ -131,7 +131,7 @@ def test_more_tokens_than_the_context_are_refused_with_both_numbers(
 
 
 def test_runs_at_once_with_other_wiring_and_edits_give_their_serial_bits(
-    models: Mapping[str, GPT],
+    models: Mapping[str, GPT], request: pytest.FixtureRequest
 ) -> None:
     model = models["course"]
     wirings = [
@@ -149,8 +149,12 @@ def test_runs_at_once_with_other_wiring_and_edits_give_their_serial_bits(
         wiring = wirings[number % len(wirings)]
         return list(read(model, IDS, taken, edits=edits, wiring=wiring).tensors.values())
 
+    # One thread to each: how many take part in a product decides about its last bit.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    request.addfinalizer(lambda: torch.set_num_threads(threads))
     serial = [one(number) for number in range(24)]
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(8, initializer=lambda: torch.set_num_threads(1)) as pool:
         at_once = list(pool.map(one, list(range(24)) * 4))
     for number, found in enumerate(at_once):
         for ours, theirs in zip(found, serial[number % 24], strict=True):
