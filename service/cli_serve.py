@@ -19,7 +19,6 @@ def serve(**given: Any) -> None:
     """Serve a model over HTTP. Every flag is also an environment variable: --max-tokens is
     FLUOROSCOPE_MAX_TOKENS. The flag wins."""
     from service.app import create_app
-    from service.memory import keep_freed_memory
     from service.server import Server
 
     try:
@@ -34,7 +33,6 @@ def serve(**given: Any) -> None:
     def fail() -> None:
         server.fail()
 
-    keep_freed_memory()
     server = Server(create_app(settings, on_failure=fail), settings)
     server.run()
     if server.exit_code or not server.started:

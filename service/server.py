@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from service.draining import Drain
 from service.logs import log_config
+from service.memory import keep_freed_memory
 from service.settings import Settings
 
 MAX_CONNECTIONS = 1024  # a high fuse; what may run and wait is admission's to say
@@ -31,6 +32,7 @@ class Server(uvicorn.Server):
     """One process's server. `exit_code` is 1 once `fail` was called."""
 
     def __init__(self, app: FastAPI, settings: Settings) -> None:
+        keep_freed_memory()
         super().__init__(
             uvicorn.Config(
                 app,
