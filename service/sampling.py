@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from model.gpt import GPT
 from model.reading import read
-from model.sampling import Sampling, choose
+from model.sampling import Choice, Sampling, choose
 from service.choices import ROW_BYTES, choice_fields
 from service.inspection import identity, until_gone
 from service.inspector import Inspector, inspector_of, require_finite
@@ -27,35 +28,37 @@ from service.wire import negotiation
 from service.wire.body import ChunkedBody
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """What each of the settings makes of one row of logits."""
+
+    vocab_size: int
+    choices: list[Choice]
+
+
 async def answer_sample(http: Request, asked: SampleRequest) -> Response:
     """At most one run of the model. Raises Problem and the domain's errors."""
     inspector = inspector_of(http)
     held = len(asked.settings) * (asked.top + 4) * ROW_BYTES
+    work: Callable[[Callable[[], bool]], Chosen]
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(inspector.admission.answer_bytes(held))
         place: dict[str, int | None] = {"n_tokens": None, "position": None}
         if asked.logits is not None:
-            logits = await inspector.off_loop(_given, asked.logits)
+            work = partial(_choose_of_given, asked, asked.logits)
         else:
             plan = await inspector.off_loop(_plan, inspector, asked)
-            logits, _ = await until_gone(
-                http, inspector.on_device(partial(_run, inspector.opened.model, plan))
-            )
+            work = partial(_choose_of_run, asked, inspector.opened.model, plan)
             n_tokens = len(plan.ids)
             place = {"n_tokens": n_tokens, "position": asked.position % n_tokens}
-        body = await inspector.off_loop(_body, inspector, asked, logits, place)
+        chosen, _ = await until_gone(http, inspector.on_device(work))
+        body = await inspector.off_loop(_body, inspector, asked, chosen, place)
         coding = negotiation.coding(http.headers.get("accept-encoding"))
         response = ChunkedBody([body], negotiation.JSON, coding)
         response.headers["cache-control"] = "no-store"
         response.headers["vary"] = negotiation.VARY
         response.when_sent(stack.pop_all())
         return response
-
-
-def _given(logits: Sequence[float | None]) -> Tensor:
-    """null is −∞, as in every answer."""
-    numbers = [float("-inf") if logit is None else logit for logit in logits]
-    return torch.tensor(numbers, dtype=torch.float64)  # (V,)
 
 
 def _plan(inspector: Inspector, asked: SampleRequest) -> Plan:
@@ -65,23 +68,48 @@ def _plan(inspector: Inspector, asked: SampleRequest) -> Plan:
     return make_plan(inspector.opened, inspector.settings, run, [position])
 
 
-def _run(model: GPT, plan: Plan, stopped: Callable[[], bool]) -> Tensor:
+def _choose_of_given(
+    asked: SampleRequest, given: Sequence[float | None], stopped: Callable[[], bool]
+) -> Chosen:
+    """null is −∞, as in every answer. On the inference thread too: see Inspector.open."""
+    numbers = [float("-inf") if logit is None else logit for logit in given]
+    return _choose(asked, torch.tensor(numbers, dtype=torch.float64))  # (V,)
+
+
+def _choose_of_run(
+    asked: SampleRequest, model: GPT, plan: Plan, stopped: Callable[[], bool]
+) -> Chosen:
     logits = read(model, plan.ids, plan.captures, stopped=stopped).tensors["logits"][0]
     require_finite(logits)
-    return logits.cpu()  # (V,)
+    return _choose(asked, logits.cpu())  # (V,)
+
+
+def _choose(asked: SampleRequest, logits: Tensor) -> Chosen:
+    draw = None if asked.seed is None else Random(asked.seed).random()
+    choices = [
+        choose(logits, Sampling(**setting.model_dump()), top=asked.top, draw=draw)
+        for setting in asked.settings
+    ]
+    return Chosen(len(logits), choices)
 
 
 def _body(
-    inspector: Inspector, asked: SampleRequest, logits: Tensor, place: dict[str, int | None]
+    inspector: Inspector, asked: SampleRequest, chosen: Chosen, place: dict[str, int | None]
 ) -> bytes:
     opened = inspector.opened
     # Of given logits it can only be guessed whose vocabulary they are over.
-    known = len(logits) == opened.model.config.vocab_size
-    draw = None if asked.seed is None else Random(asked.seed).random()
-    choices = []
-    for setting in asked.settings:
-        choice = choose(logits, Sampling(**setting.model_dump()), top=asked.top, draw=draw)
-        fields = choice_fields(choice, opened.tokenizer if known else None)
-        choices.append({**setting.model_dump(), **fields, "drawn": choice.drawn})
-    head: dict[str, Any] = {"model": identity(inspector), **place, "vocab_size": len(logits)}
+    known = chosen.vocab_size == opened.model.config.vocab_size
+    choices = [
+        {
+            **setting.model_dump(),
+            **choice_fields(choice, opened.tokenizer if known else None),
+            "drawn": choice.drawn,
+        }
+        for setting, choice in zip(asked.settings, chosen.choices, strict=True)
+    ]
+    head: dict[str, Any] = {
+        "model": identity(inspector),
+        **place,
+        "vocab_size": chosen.vocab_size,
+    }
     return orjson.dumps({**head, "choices": choices})
