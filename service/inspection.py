@@ -194,19 +194,18 @@ def _encode(
     parts = json_answer(head, [text])
     if text.n_bytes > AT_ONCE:
         return parts
-    written: list[Part] = list(pieces_of(parts))
-    timing["encode"] = text.encode_ms
-    return written
+    return list(pieces_of(parts))
 
 
 class _TimedText:
-    """The tensors' text, then timing_ms with the milliseconds that writing it took."""
+    """The tensors' text, then timing_ms with the milliseconds that writing it took, which `timing`
+    has as well once all is written."""
 
     def __init__(self, tensors: list[NamedTensor], form: Format, timing: dict[str, float]) -> None:
         start = time.perf_counter()
         self._parts = json_tensors(tensors, form)
         self._timing, self._known = timing, dict(timing)
-        self.encode_ms = (time.perf_counter() - start) * 1e3
+        self._encode_ms = (time.perf_counter() - start) * 1e3
         self.n_bytes = size_of(self._parts) + len(self._end())
 
     def pieces(self) -> Iterator[Chunk]:
@@ -214,17 +213,17 @@ class _TimedText:
         while True:
             start = time.perf_counter()
             piece = next(pieces, None)
-            self.encode_ms += (time.perf_counter() - start) * 1e3
+            self._encode_ms += (time.perf_counter() - start) * 1e3
             if piece is None:
                 break
             yield piece
-        self._timing["encode"] = self.encode_ms
+        self._timing["encode"] = self._encode_ms
         yield self._end()
 
     def _end(self) -> bytes:
         """Of the same length whatever `encode` came to be."""
         said = orjson.dumps(rounded(self._known))[:-1]
-        return b',"timing_ms":%s,"encode":%12.3f}' % (said, self.encode_ms)
+        return b',"timing_ms":%s,"encode":%12.3f}' % (said, self._encode_ms)
 
 
 def _say_what_was_found(

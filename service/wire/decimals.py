@@ -106,19 +106,20 @@ class Nested:
 
     def _written(self) -> Iterator[Chunk]:
         for start in range(0, len(self._blocks), self._at_a_time):
-            blocks = self._blocks[start : start + self._at_a_time]
-            sizes = [len(rows) * self._line.n_entries(end) for rows, end in blocks]
-            text = np.empty(sum(sizes), dtype=self._line.entry)
-            parts = np.split(text, np.cumsum(sizes)[:-1])
-            for (rows, end), part in zip(blocks, parts, strict=True):
-                at = slice(rows.start, rows.stop)
-                if not self._line.write(self._rows[at], self._kind[at], end, part):
-                    before = self._kinds[self._kind[at]]
-                    yield _write_slowly(self._rows[at], self._decimals, before)
-                    break  # a block of its own
-            else:
-                yield text.view(np.uint8).data
+            yield self._piece(self._blocks[start : start + self._at_a_time])
         yield b"]" * len(self._shape)
+
+    def _piece(self, blocks: list[tuple[range, int]]) -> Chunk:
+        sizes = [len(rows) * self._line.n_entries(end) for rows, end in blocks]
+        text = np.empty(sum(sizes), dtype=self._line.entry)
+        parts = np.split(text, np.cumsum(sizes)[:-1])
+        for (rows, end), part in zip(blocks, parts, strict=True):
+            at = slice(rows.start, rows.stop)
+            if not self._line.write(self._rows[at], self._kind[at], end, part):
+                # Then it is the only one: see _at_a_time.
+                before = self._kinds[self._kind[at]]
+                return _write_slowly(self._rows[at], self._decimals, before)
+        return text.view(np.uint8).data
 
 
 def nested_size(shape: tuple[int, ...], decimals: int, *, weights: bool) -> int:
