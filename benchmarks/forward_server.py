@@ -66,7 +66,8 @@ def main() -> None:
     parser.add_argument("port", type=int)
     given = parser.parse_args()
     torch.set_num_threads(2)
-    # As the service does: freed memory is kept, and one thread opens the model and runs it.
+    # As the service does: freed memory is kept, and one thread opens the model and runs it. That
+    # threads sleep between runs, benchmarks/serving.py says.
     keep_freed_memory()
     folder = prepare(SIZES[given.size])
     thread = ThreadPoolExecutor(1)

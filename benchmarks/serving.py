@@ -14,6 +14,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 from benchmarks.sizes import BUILD, Size, prepare
+from service.openmp import SPINS
 
 ROOT = Path(__file__).parent.parent
 GIB = 1 << 30
@@ -51,7 +52,8 @@ def peer(name: str, size: Size) -> Iterator[Server]:
 @contextmanager
 def bare_forward(size: Size) -> Iterator[Server]:
     prepare(size)
-    with _running(["-m", "benchmarks.forward_server", size.name], "/ready") as server:
+    command = ["-m", "benchmarks.forward_server", size.name]
+    with _running(command, "/ready", SPINS) as server:
         yield server
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from inspect import Parameter, Signature
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from rich.console import Console
 
+from service.openmp import rest_between_runs
 from service.settings import Settings
 
 stderr = Console(stderr=True, highlight=False)
@@ -18,6 +20,7 @@ stderr = Console(stderr=True, highlight=False)
 def serve(**given: Any) -> None:
     """Serve a model over HTTP. Every flag is also an environment variable: --max-tokens is
     FLUOROSCOPE_MAX_TOKENS. The flag wins."""
+    rest_between_runs(os.environ)  # before anything imports torch
     from service.app import create_app
     from service.server import Server
 

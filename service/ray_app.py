@@ -24,6 +24,7 @@ from ray.serve.schema import LoggingConfig
 from service.app import create_app
 from service.logs import log_config
 from service.memory import keep_freed_memory
+from service.openmp import SPINS
 from service.settings import Settings
 
 FUSE = 1024  # requests in one replica: far above what it takes on, so that it refuses, not Ray
@@ -106,7 +107,11 @@ def application(fleet: Fleet, make_app: Callable[[Settings], FastAPI]) -> Applic
             "num_cpus": fleet.num_cpus,
             "num_gpus": fleet.num_gpus,
             "runtime_env": {
-                "env_vars": {"OMP_NUM_THREADS": str(fleet.run_threads), "MALLOC_ARENA_MAX": "2"}
+                "env_vars": {
+                    "OMP_NUM_THREADS": str(fleet.run_threads),
+                    "MALLOC_ARENA_MAX": "2",
+                    **SPINS,
+                }
             },
         },
         autoscaling_config=AutoscalingConfig(

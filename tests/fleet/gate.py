@@ -85,7 +85,7 @@ def gated_app(settings: Settings, gate: Gate) -> FastAPI:
 
     @app.get("/process")
     async def process() -> dict[str, str | int]:
-        names = ("OMP_NUM_THREADS", "MALLOC_ARENA_MAX")
+        names = ("OMP_NUM_THREADS", "MALLOC_ARENA_MAX", "GOMP_SPINCOUNT")
         return {"threads": torch.get_num_threads(), **{name: os.environ[name] for name in names}}
 
     return app

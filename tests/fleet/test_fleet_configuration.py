@@ -124,6 +124,7 @@ def test_cluster_runs_with_what_was_told(
         "threads": 1,
         "OMP_NUM_THREADS": "1",
         "MALLOC_ARENA_MAX": "2",
+        "GOMP_SPINCOUNT": "10000",
     }
     limits = gated_replicas.get("/v1/model").json()["limits"]
     assert (limits["waiting"], limits["run_seconds"]) == (2, 60)
