@@ -20,6 +20,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig
 from ray.serve.schema import LoggingConfig
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.app import create_app
 from service.logs import log_config
@@ -84,6 +85,21 @@ class Replica:
             raise RuntimeError(reason)
 
 
+class AsBytes:
+    """Bodies as bytes, which travel between Ray's processes; a view of memory does not."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_bytes(message: Message) -> None:
+            if isinstance(message.get("body"), memoryview):
+                message = {**message, "body": bytes(message["body"])}
+            await send(message)
+
+        await self.app(scope, receive, send_bytes)
+
+
 def build(args: dict[str, Any]) -> Application:
     """One application, one model: what `serve run` and serve.yaml call, `args` being a Fleet's."""
     return application(Fleet(**args), create_app)
@@ -99,7 +115,9 @@ def application(fleet: Fleet, make_app: Callable[[Settings], FastAPI]) -> Applic
     def make() -> FastAPI:  # called in the replica: an app itself would not travel
         keep_freed_memory()
         logging.config.dictConfig(log_config(settings.log_format, settings.log_level))
-        return make_app(settings)
+        app = make_app(settings)
+        app.add_middleware(AsBytes)
+        return app
 
     deployment = serve.deployment(
         name="fluoroscope",

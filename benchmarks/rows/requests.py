@@ -46,8 +46,8 @@ COMPARED = [
     "raw bytes.",
     "bare forward: our model without taps and without unembedding, all blocks, timed inside its "
     "own process, which keeps freed memory, opens the model on the thread that runs it and lets "
-    "OpenMP's threads sleep between runs, as the service does. The peers are loaded at start and run in FastAPI's worker threads, as a plain "
-    "`def` route is.",
+    "OpenMP's threads sleep between runs, as the service does. The peers are loaded at start and "
+    "run in FastAPI's worker threads, as a plain `def` route is.",
     "All give the same maps within 2e-5, checked before timing. Each server is a process of its "
     "own; one works at a time; one client for all.",
 ]

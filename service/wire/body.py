@@ -77,19 +77,20 @@ class ChunkedBody(Response):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _pieces(self) -> AsyncIterator[bytes]:
+    async def _pieces(self) -> AsyncIterator[Chunk]:
+        """Views, not copies: a server writes them as it would bytes."""
         if self._coding != "identity":
             compress = _zstd if self._coding == "zstd" else _gzip
             async for piece in _ahead(compress(_cut(pieces_of(self._parts)))):
-                yield bytes(piece)
+                yield piece
             return
         for part in self._parts:
             if isinstance(part, Chunk):
                 for view in _cut([part]):
-                    yield bytes(view)
+                    yield view
             else:
                 async for piece in _ahead(_cut(part.pieces())):
-                    yield bytes(piece)
+                    yield piece
 
 
 async def _ahead(pieces: Iterator[Chunk]) -> AsyncIterator[Chunk]:

@@ -94,15 +94,19 @@ class Nested:
         A causal map ends in zeros, or −∞: they need no working out, and less room. No piece goes
         over the border between two maps, so that the columns of zeros show.
         """
+        n_rows, width = self._rows.shape
         whole = self._shape[-2] if len(self._shape) > 1 else 1
-        at_once = max(1, _CHUNK // self._rows.shape[1])
+        at_once = max(1, _CHUNK // width)
         step = at_once // whole * whole or whole
-        for start in range(0, len(self._rows), step):
-            stop = min(start + step, len(self._rows))
-            for first in range(start, stop, at_once):
-                rows = range(first, min(first + at_once, stop))
-                filled = np.flatnonzero(self._rows[rows.start : rows.stop].max(axis=0) > blank)
-                yield rows, int(filled[-1]) + 1 if len(filled) else 0
+        border = n_rows // step * step
+        start = 0
+        for rows in (self._rows[:border].reshape(-1, step, width), self._rows[None, border:]):
+            cuts = range(0, rows.shape[1], at_once)
+            ends = [_ends(rows[:, cut : cut + at_once], blank).tolist() for cut in cuts]
+            for of_step in zip(*ends, strict=True):
+                for cut, end in zip(cuts, of_step, strict=True):
+                    yield range(start + cut, start + min(cut + at_once, rows.shape[1])), end
+                start += rows.shape[1]
 
     def _written(self) -> Iterator[Chunk]:
         for start in range(0, len(self._blocks), self._at_a_time):
@@ -120,6 +124,13 @@ class Nested:
                 before = self._kinds[self._kind[at]]
                 return _write_slowly(self._rows[at], self._decimals, before)
         return text.view(np.uint8).data
+
+
+def _ends(rows: Floats, blank: float) -> npt.NDArray[np.intp]:
+    """Of each of rows (N, R, S): from which column on they all hold `blank` or less alone."""
+    filled = rows.max(axis=1) > blank
+    ends: npt.NDArray[np.intp] = filled.shape[1] - filled[:, ::-1].argmax(axis=1)
+    return np.where(filled.any(axis=1), ends, 0)
 
 
 def nested_size(shape: tuple[int, ...], decimals: int, *, weights: bool) -> int:
@@ -250,7 +261,9 @@ class _Line:
         starts = np.cumsum([0, *map(len, parts)])
         kinds_at, *blanks_at = (np.arange(start, stop) for start, stop in pairwise(starts[1:]))
         self._kinds = kinds_at.reshape(len(kinds), -1)
-        self._four, self._fewer = blanks_at[0], [blanks_at[0][:0], *blanks_at[1:]]
+        self._fours = np.tile(blanks_at[0], width // 4)
+        self._fewer = [blanks_at[0][:0], *blanks_at[1:]]
+        self._four = len(blanks_at[0])  # entries of four blanks
 
     def n_bytes(self, end: int) -> int:
         """Of a row with `end` slots, blanks behind them."""
@@ -258,7 +271,7 @@ class _Line:
 
     def n_entries(self, end: int) -> int:
         n_blanks = self._width - end
-        blanks = n_blanks // 4 * len(self._four) + len(self._fewer[n_blanks % 4])
+        blanks = n_blanks // 4 * self._four + len(self._fewer[n_blanks % 4])
         return self._kinds.shape[1] + end * self._slots.words + blanks
 
     def write(self, rows: Floats, kind: npt.NDArray[np.intp], end: int, text: Table) -> bool:
@@ -269,10 +282,9 @@ class _Line:
         numbers = index[:, first:last].reshape(len(rows), end, self._slots.words)
         if not self._slots.look_up(rows[:, :end], numbers):
             return False
-        n_blanks = self._width - end
-        index[:, last:] = np.concatenate(
-            (np.tile(self._four, n_blanks // 4), self._fewer[n_blanks % 4])
-        )
+        fours, fewer = divmod(self._width - end, 4)
+        index[:, last : last + fours * self._four] = self._fours[: fours * self._four]
+        index[:, last + fours * self._four :] = self._fewer[fewer]
         self._table.take(index, out=text.reshape(index.shape), mode="clip")  # "raise" copies
         lines = text.view(np.uint8).reshape(len(rows), -1)
         lines[:, first * self.entry.itemsize] = ord(" ")  # no comma before the first

@@ -1,4 +1,4 @@
-"""OpenMP's threads sleep soon after a run: seen in processor time, and in what the server tells it."""
+"""OpenMP's threads sleep soon after a run: seen in processor time, and in what it was told."""
 
 from __future__ import annotations
 
