@@ -43,9 +43,7 @@ class PatternCheck:
     def __init__(self) -> None:
         self._sums: list[Tensor] = []
         self._ahead: list[Tensor] = []
-        # Which cells lie ahead, and memory for one pattern, kept from layer to layer: fresh memory
-        # costs more than what is computed in it.
-        self._kept: tuple[Tensor, Tensor] | None = None
+        self._future: Tensor | None = None  # (Q, S): 1 at the cells that lie ahead, the same in all
 
     @property
     def observers(self) -> dict[str, Observer]:
@@ -56,11 +54,10 @@ class PatternCheck:
         _, queries, keys = pattern.shape
         if queries == 1:  # the newest position: no key lies ahead of it
             return
-        if self._kept is None or self._kept[1].shape != pattern.shape:
+        if self._future is None:
             ones = torch.ones(queries, keys, dtype=pattern.dtype, device=pattern.device)
-            self._kept = ones.triu(1 + keys - queries), torch.empty_like(pattern)
-        future, scratch = self._kept
-        self._ahead.append(torch.mul(pattern, future, out=scratch).sum(-1))
+            self._future = ones.triu(1 + keys - queries)
+        self._ahead.append(torch.linalg.vecdot(pattern, self._future))
 
     def result(self) -> tuple[float | None, float | None, int]:
         """Largest |row sum − 1| and future weight of a row, and the number of empty rows."""
