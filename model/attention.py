@@ -42,13 +42,13 @@ class Attention(nn.Module):
         rot_q = tap("attn.rot_q", frame.rotate(q if self.q_norm is None else self.q_norm(q)))
         rot_k = tap("attn.rot_k", frame.rotate(k if self.k_norm is None else self.k_norm(k)))
 
-        dots = tap("attn.dots", rot_q @ self.for_queries(rot_k).mT)  # (B, H, Q, S)
-        scores = tap("attn.scores", dots * frame.score_scale)
-        masked_scores = scores
+        # One name for the three stages, so that each stage's memory is free for the next but one.
+        scores = tap("attn.dots", rot_q @ self.for_queries(rot_k).mT)  # (B, H, Q, S)
+        scores = tap("attn.scores", scores * frame.score_scale)
         if frame.wiring.causal:
-            masked_scores = torch.where(frame.hidden[self.window], float("-inf"), scores)
-        masked_scores = tap("attn.masked_scores", masked_scores)
-        pattern = tap("attn.pattern", softmax(masked_scores, may_be_empty=tap.edits))
+            scores = torch.where(frame.hidden[self.window], float("-inf"), scores)
+        scores = tap("attn.masked_scores", scores)
+        pattern = tap("attn.pattern", softmax(scores, may_be_empty=tap.edits))
 
         z = tap("attn.z", pattern @ self.for_queries(v))  # (B, H, T, D)
         attn_out = self.o(z.transpose(1, 2).flatten(2))  # (B, T, C)

@@ -37,12 +37,15 @@ class Checks:
 class PatternCheck:
     """Row sums, weight on later positions and empty rows of every pattern that is computed.
 
-    Everything stays on the run's device until `largest` is asked for.
+    Everything stays on the run's device until `result` is asked for, in memory that is taken once:
+    small blocks that outlive a layer, taken in each, would lie between the large ones that it frees
+    and keep them from being used again. All patterns of a run have one shape.
     """
 
-    def __init__(self) -> None:
-        self._sums: list[Tensor] = []
-        self._ahead: list[Tensor] = []
+    def __init__(self, n_layer: int) -> None:
+        self._n_layer = n_layer
+        self._met = 0  # patterns
+        self._rows: Tensor | None = None  # (2, L, H, Q): their sums, and what lies ahead
         self._future: Tensor | None = None  # (Q, S): 1 at the cells that lie ahead, the same in all
 
     @property
@@ -50,26 +53,27 @@ class PatternCheck:
         return {"attn.pattern": self._observe}
 
     def _observe(self, layer: int | None, pattern: Tensor) -> None:  # (H, Q, S)
-        self._sums.append(pattern.sum(-1))
         _, queries, keys = pattern.shape
-        if queries == 1:  # the newest position: no key lies ahead of it
-            return
-        if self._future is None:
-            ones = torch.ones(queries, keys, dtype=pattern.dtype, device=pattern.device)
-            self._future = ones.triu(1 + keys - queries)
-        self._ahead.append(torch.linalg.vecdot(pattern, self._future))
+        if self._rows is None:
+            self._rows = pattern.new_empty(2, self._n_layer, *pattern.shape[:2])
+            if queries > 1:  # no key lies ahead of the newest position
+                ones = torch.ones(queries, keys, dtype=pattern.dtype, device=pattern.device)
+                self._future = ones.triu(1 + keys - queries)
+        sums, ahead = self._rows[:, self._met]
+        torch.sum(pattern, -1, out=sums)
+        if self._future is not None:
+            torch.linalg.vecdot(pattern, self._future, out=ahead)
+        self._met += 1
 
     def result(self) -> tuple[float | None, float | None, int]:
         """Largest |row sum − 1| and future weight of a row, and the number of empty rows."""
-        if not self._sums:
+        if self._rows is None:
             return None, None, 0
-        sums = torch.cat([of_layer.flatten() for of_layer in self._sums])
+        sums, ahead = self._rows[:, : self._met]
         empty = sums == 0
         # amax propagates NaN, so a row of NaN is seen here as well.
         row_sum_error = float(torch.where(empty, 0, (sums - 1).abs()).amax())
-        future_mass = 0.0
-        if self._ahead:
-            future_mass = float(torch.cat([x.flatten() for x in self._ahead]).abs().amax())
+        future_mass = 0.0 if self._future is None else float(ahead.abs().amax())
         return row_sum_error, future_mass, int(empty.sum())
 
 

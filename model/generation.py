@@ -146,7 +146,7 @@ class Generation:
         assert held, "the prompt runs once"
         pairs = [(edit, edit.at_step(held)) for edit in self._edits]
         edits = [here for _, here in pairs if here is not None]
-        patterns = PatternCheck()
+        patterns = PatternCheck(model.config.n_layer)
         probe = Probe(
             captures, edits, observers=patterns.observers, stopped=stopped, to_the_end=True
         )

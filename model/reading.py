@@ -49,7 +49,7 @@ def read(
     SelectionError for a capture of such a site, RunCancelled once `stopped` says so.
     """
     require_reached(captures, edits, full_checks=full_checks)
-    patterns = PatternCheck()
+    patterns = PatternCheck(model.config.n_layer)
     sums = SumCheck(model, wiring) if full_checks else None
     probe = Probe(
         captures,

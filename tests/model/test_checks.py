@@ -20,14 +20,14 @@ IDS = [5, 80, 3, 250, 17, 9]
 
 
 def observed(*patterns: Any) -> tuple[float | None, float | None, int]:
-    check = PatternCheck()
+    check = PatternCheck(2)
     for layer, pattern in enumerate(patterns):
         check.observers["attn.pattern"](layer, torch.tensor(pattern))
     return check.result()
 
 
 def test_rows_are_measured_and_empty_ones_counted_and_left_out() -> None:
-    right = [[[1.0, 0.0], [0.5, 0.5]]]
+    right = [[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [0.0, 1.0]]]
     wrong = [[[0.75, 0.125], [0.0, 0.0]], [[0.0, 0.0], [0.25, 0.25]]]
     assert observed(right) == (0.0, 0.0, 0)
     assert observed(right, wrong) == (0.5, 0.125, 2)
