@@ -12,7 +12,7 @@ from service.inspection import identity
 from service.inspector import inspector_of
 from service.routes.responses import PROBLEMS_OF_A_GET
 from service.schemas.model import ModelAnswer, SiteReport, SitesAnswer, TokenizerReport
-from service.wire.negotiation import OFFERED
+from service.wire.negotiation import EVENTS, OFFERED
 
 router = APIRouter(tags=["model"], responses=PROBLEMS_OF_A_GET)
 
@@ -52,6 +52,7 @@ async def model(http: Request) -> ModelAnswer:
             "generations": settings.generations,
         },
         formats=list(OFFERED),
+        stream_formats=[EVENTS],
     )
 
 

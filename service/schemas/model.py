@@ -29,7 +29,14 @@ class ModelAnswer(ModelIdentity):
     kv_head_of_head: list[int] = Field(description="for each query head the kv head it reads")
     tokenizer: TokenizerReport | None
     limits: dict[str, float]
-    formats: list[str]
+    formats: list[str] = Field(
+        description="media types that every route whose answer holds tensors can be asked for by "
+        "Accept, the default first; every other route of /v1 answers JSON alone"
+    )
+    stream_formats: list[str] = Field(
+        description="media types that POST /v1/generate alone can be asked for as well: each step "
+        "comes as soon as it is made"
+    )
 
 
 class SiteReport(Wire):

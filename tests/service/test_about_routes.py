@@ -29,6 +29,37 @@ def test_model_describes_its_choices(
     assert said["tokenizer"]["vocab_size"] == 360
     assert said["tokenizer"]["special_tokens"] == {"<|endoftext|>": 0}
     assert said["formats"] == ["application/json", SAFETENSORS]
+    assert said["stream_formats"] == ["text/event-stream"]
+
+
+def test_formats_are_what_each_route_with_tensors_documents(client: TestClient) -> None:
+    said = client.get("/v1/model").json()
+    forms, streams = set(said["formats"]), set(said["stream_formats"])
+    with_tensors: dict[str, set[str]] = {}
+    for path, operations in client.get("/openapi.json").json()["paths"].items():
+        for operation in operations.values():
+            offered = set(operation["responses"]["200"]["content"])
+            if offered - {"application/json"} and path != "/metrics":
+                with_tensors[path] = offered
+    assert with_tensors.pop("/v1/generate") == forms | streams
+    assert len(with_tensors) >= 5
+    assert all(offered == forms for offered in with_tensors.values()), with_tensors
+
+
+def test_formats_are_what_can_be_asked_for(client: TestClient) -> None:
+    said = client.get("/v1/model").json()
+    body = {"text": "The cat", "max_new_tokens": 1}
+
+    def asked(path: str, body: dict[str, Any], form: str) -> tuple[int, str]:
+        answer = client.post(path, json=body, headers={"accept": form})
+        return answer.status_code, answer.headers["content-type"].partition(";")[0]
+
+    for form in said["formats"]:
+        assert asked("/v1/attention", {"text": "The cat"}, form) == (200, form)
+    for form in said["formats"] + said["stream_formats"]:
+        assert asked("/v1/generate", body, form) == (200, form)
+    for form in said["stream_formats"]:
+        assert asked("/v1/attention", {"text": "The cat"}, form)[0] == 406
 
 
 def test_head_map_says_which_key_value_head_a_query_head_reads(clients: Any) -> None:

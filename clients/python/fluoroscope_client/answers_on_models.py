@@ -27,7 +27,8 @@ class TokenizerReport(TypedDict):
 
 
 class Model(ModelIdentity):
-    """`kv_head_of_head`: the key/value head that each query head reads."""
+    """`kv_head_of_head`: the key/value head that each query head reads. `formats`: media types of
+    every answer with tensors; `stream_formats`: those of a generation alone."""
 
     source: str
     format: str
@@ -38,6 +39,7 @@ class Model(ModelIdentity):
     tokenizer: TokenizerReport | None
     limits: dict[str, float]
     formats: list[str]
+    stream_formats: list[str]
 
 
 class Site(TypedDict):
