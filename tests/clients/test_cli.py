@@ -22,6 +22,7 @@ from tests.clients.conftest import listening, wait_until_ready
 
 CHINESE = "猫追老鼠，因为它饿了。"
 KEY = "钥匙 sesame"
+NOBODY = "http://127.0.0.1:9"
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -160,6 +161,54 @@ def test_nobody_there_says_what_to_start(run: Run) -> None:
     status, _, err = run("logits", "a", "--url", "http://127.0.0.1:9")
     assert status == 1
     assert "http://127.0.0.1:9 cannot be reached" in err and "fluoroscope serve" in err
+
+
+def test_server_and_key_are_named_before_the_command_or_after_it(
+    run: Run, locked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLUOROSCOPE_URL", NOBODY)
+    monkeypatch.setenv("FLUOROSCOPE_KEY", "wrong-key")
+    ask = ("tokenize", "a")
+    expected = run(*ask, "--url", locked, "--key", KEY)
+    assert expected[0] == 0
+    assert run("--url", locked, "--key", KEY, *ask) == expected
+    assert run("--url", locked, *ask, "--key", KEY) == expected
+    assert run(f"--key={KEY}", *ask, f"--url={locked}") == expected
+    assert run("--url", NOBODY, "--key", "wrong-key", *ask, "--url", locked, "--key", KEY) == (
+        expected
+    )
+    status, out, err = run("--url", locked, "--key", KEY, *ask, "--url", NOBODY)
+    assert (status, out) == (1, "") and NOBODY in err
+    status, out, err = run("--url", locked, "--key", KEY, *ask, "--key", "wrong-key")
+    assert (status, out) == (1, "") and "401" in err
+
+
+def test_other_options_of_every_command_hold_before_it_too(run: Run) -> None:
+    expected = run("tokenize", CHINESE, "--json")
+    assert expected[0] == 0 and isinstance(json.loads(expected[1]), dict)
+    assert run("--json", "tokenize", CHINESE) == expected
+    assert run("--json", "tokenize", CHINESE, "--timeout", "50") == expected
+    status, _, err = run("--timeout", "0", "tokenize", "a")
+    assert (status, err) == run("tokenize", "a", "--timeout", "0")[::2]
+    assert status != 0
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("tokenize", "--help")])
+def test_help_names_the_options_and_no_default_that_it_has_not(
+    arguments: tuple[str, ...], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLUOROSCOPE_URL", "http://127.0.0.1:9/%s")  # a form of words to argparse
+    status, out, _ = run(*arguments)
+    assert status == 0
+    for option in ("--url", "--key", "--timeout", "--json"):
+        assert f"\n  {option} " in out
+    assert "or http://127.0.0.1:8000" in " ".join(out.split()) and "SUPPRESS" not in out
+
+
+@pytest.mark.parametrize("arguments", [("--url",), ("--url", "http://127.0.0.1:9"), ("--ur", "a")])
+def test_options_alone_are_no_command(arguments: tuple[str, ...], run: Run) -> None:
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "") and err.startswith("usage: ")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from fluoroscope_client.labels import CONTINUED, clipped, padded, visible
 from fluoroscope_client.terminal import Screen, bar, draw_map, table
 
 Answer = Callable[[Fluoroscope, argparse.Namespace, Screen], Iterator[str]]
+LOCAL = "http://127.0.0.1:8000"
 
 
 class _Raw(Fluoroscope):
@@ -31,7 +32,7 @@ class _Raw(Fluoroscope):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0, 1 where the server did not answer, 2 where it could not be asked."""
-    given = _parser().parse_args(arguments)
+    given = _parser().parse_args(arguments, _defaults())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal of another alphabet shows a ? instead
             stream.reconfigure(errors="replace")
@@ -61,24 +62,32 @@ def _told(error: Exception, given: argparse.Namespace) -> str:
     return str(error)
 
 
+def _defaults() -> argparse.Namespace:
+    """Of the options that stand before the command or after it: a default of the command's own
+    would undo what was said before it."""
+    return argparse.Namespace(
+        url=os.environ.get("FLUOROSCOPE_URL", LOCAL),
+        key=os.environ.get("FLUOROSCOPE_KEY"),
+        timeout=60.0,
+        json=False,
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
-    environ = os.environ
-    common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    common.add_argument(
-        "--url",
-        default=environ.get("FLUOROSCOPE_URL", "http://127.0.0.1:8000"),
-        help="the server; default FLUOROSCOPE_URL, or %(default)s",
+    common = argparse.ArgumentParser(
+        add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS
     )
+    common.add_argument("--url", help=f"the server; default FLUOROSCOPE_URL, or {LOCAL}")
     common.add_argument(
-        "--key",
-        default=environ.get("FLUOROSCOPE_KEY"),
-        help="the server's key; better FLUOROSCOPE_KEY, which no list of processes shows",
+        "--key", help="the server's key; better FLUOROSCOPE_KEY, which no list of processes shows"
     )
-    common.add_argument("--timeout", type=float, default=60.0, help="seconds; default 60")
+    common.add_argument("--timeout", type=float, help="seconds; default 60")
     common.add_argument("--json", action="store_true", help="the answer as it came")
     parser = argparse.ArgumentParser(
         prog="fluoroscope-client",
         description="Look inside a running transformer.",
+        epilog="The options but --version may stand after the command as well; the last one holds.",
+        parents=[common],
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=__version__)
