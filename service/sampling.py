@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -19,13 +20,12 @@ from model.gpt import GPT
 from model.reading import read
 from model.sampling import Choice, Sampling, choose
 from service.choices import ROW_BYTES, choice_fields
-from service.inspection import identity, until_gone
+from service.inspection import identity, respond, until_gone
 from service.inspector import Inspector, inspector_of, require_finite
 from service.plan import Plan, make_plan
 from service.schemas import reading as wire
 from service.schemas.generation import SampleRequest
 from service.wire import negotiation
-from service.wire.body import ChunkedBody
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ async def answer_sample(http: Request, asked: SampleRequest) -> Response:
     """At most one run of the model. Raises Problem and the domain's errors."""
     inspector = inspector_of(http)
     held = len(asked.settings) * (asked.top + 4) * ROW_BYTES
+    timing = {"queue": 0.0}
     work: Callable[[Callable[[], bool]], Chosen]
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(inspector.admission.answer_bytes(held))
@@ -47,16 +48,21 @@ async def answer_sample(http: Request, asked: SampleRequest) -> Response:
         if asked.logits is not None:
             work = partial(_choose_of_given, asked, asked.logits)
         else:
+            start = time.perf_counter()
             plan = await inspector.off_loop(_plan, inspector, asked)
+            timing["tokenize"] = (time.perf_counter() - start) * 1e3
+            inspector.observe("tokenize", timing["tokenize"] / 1e3)
             work = partial(_choose_of_run, asked, inspector.opened.model, plan)
             n_tokens = len(plan.ids)
             place = {"n_tokens": n_tokens, "position": asked.position % n_tokens}
-        chosen, _ = await until_gone(http, inspector.on_device(work))
+        chosen, measured = await until_gone(http, inspector.on_device(work))
+        timing.update(queue=measured.queue, forward=measured.forward)
+        start = time.perf_counter()
         body = await inspector.off_loop(_body, inspector, asked, chosen, place)
+        timing["encode"] = (time.perf_counter() - start) * 1e3
+        inspector.observe("encode", timing["encode"] / 1e3)
         coding = negotiation.coding(http.headers.get("accept-encoding"))
-        response = ChunkedBody([body], negotiation.JSON, coding)
-        response.headers["cache-control"] = "no-store"
-        response.headers["vary"] = negotiation.VARY
+        response = respond([body], negotiation.JSON, coding, timing)
         response.when_sent(stack.pop_all())
         return response
 

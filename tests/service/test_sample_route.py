@@ -14,6 +14,7 @@ from model.sampling import Choice, choose
 from service.schemas.generation import SampleAnswer
 from tests.answers import EXACT, Json, ask, refused, single
 from tests.conftest import VOCABULARY, Serve
+from tests.service.test_metrics import scrape, value
 
 TEXT = "The cat chased the mouse"
 # Logits whose softmax at temperature 1 is 1/2, 1/4, 1/8, 1/8.
@@ -172,6 +173,35 @@ def test_texts_are_those_of_the_models_vocabulary_where_the_logits_may_be(
 )
 def test_what_does_not_fit_is_refused(client: TestClient, slug: str, body: Json) -> None:
     refused(client, "/v1/sample", slug, **body)
+
+
+@pytest.mark.parametrize(
+    ("given", "stages"),
+    [
+        ({"logits": HALVES}, ["queue", "forward", "encode"]),
+        ({"text": TEXT}, ["queue", "tokenize", "forward", "encode"]),
+        ({"token_ids": [1, 2]}, ["queue", "tokenize", "forward", "encode"]),
+    ],
+    ids=["logits", "text", "ids"],
+)
+def test_answer_says_where_its_time_went_and_the_metrics_hear_the_same(
+    given: Json, stages: list[str], serve: Serve
+) -> None:
+    """Of given logits there is nothing to tokenize; choosing is `forward`, as in a generation."""
+    client = serve()
+    answer = client.post("/v1/sample", json={"settings": [{}, {"top_k": 2}], **given})
+    told = dict(part.split(";dur=") for part in answer.headers["server-timing"].split(", "))
+    assert list(told) == stages
+    assert float(told["forward"]) > 0 and float(told["encode"]) > 0
+    assert answer.headers["cache-control"] == "no-store"
+    varies = {name.strip().lower() for name in answer.headers["vary"].split(",")}
+    assert varies >= {"accept", "accept-encoding", "origin"}
+    measured = scrape(client)
+    for stage in ("queue", "tokenize", "forward", "encode"):
+        of_stage = {"stage": stage}
+        assert value(measured, "stage_seconds_count", **of_stage) == (stage in told), stage
+        seconds = float(told.get(stage, 0)) / 1e3
+        assert value(measured, "stage_seconds_sum", **of_stage) == pytest.approx(seconds, abs=1e-6)
 
 
 @pytest.mark.parametrize("given", [{"logits": HALVES}, {"text": TEXT}])
