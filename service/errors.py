@@ -65,10 +65,6 @@ PROBLEMS: dict[str, tuple[int, str]] = {
 }
 
 
-class ClientGone(Exception):
-    """The client closed the connection; there is nobody to answer."""
-
-
 class Problem(Exception):
     """A problem to answer with, by its slug. `detail` holds numbers, never the prompt."""
 

@@ -16,7 +16,7 @@ from service.cost import kept_bytes
 from service.errors import as_problem, log, problem_content
 from service.generating import Event, Generating, meta_fields
 from service.generation import GenerationCost, GenerationPlan, generation_cost, plan_generation
-from service.inspection import respond, until_gone
+from service.inspection import respond
 from service.inspector import Inspector, inspector_of
 from service.logs import withheld
 from service.schemas.generation import GenerateRequest
@@ -24,6 +24,7 @@ from service.schemas.reading import Format
 from service.wire import negotiation
 from service.wire.body import ChunkedBody
 from service.wire.events import EventStream, event_text
+from service.wire.leaving import until_gone
 from service.wire.parts import Part, pieces_of
 from service.wire.tensors import NamedTensor, json_answer, json_tensors, safetensors_answer
 
@@ -69,7 +70,7 @@ async def answer_generation(http: Request, asked: GenerateRequest) -> Response:
         # Whoever waits for one piece is given it, as any answer that is under way.
         stop = http.app.state.draining.is_set if stream_it else lambda: False
         generating = Generating(inspector, planned, tokenize, stop)
-        await until_gone(http, generating.start())
+        await until_gone(http.receive, generating.start())
         if stream_it:
             stream = EventStream(
                 _events(http, generating, asked.format), patience=inspector.settings.run_seconds
@@ -79,7 +80,7 @@ async def answer_generation(http: Request, asked: GenerateRequest) -> Response:
             stream.when_sent(stack.pop_all())
             return stream
         collect = as_json if media_type == negotiation.JSON else as_safetensors
-        parts = await until_gone(http, collect(inspector, generating, asked.format))
+        parts = await until_gone(http.receive, collect(inspector, generating, asked.format))
         response = _whole(http, parts, media_type, generating.spent)
         response.when_sent(stack.pop_all())
         return response
@@ -142,7 +143,7 @@ async def as_safetensors(inspector: Inspector, generating: Generating, _: Format
     def write(event: Event) -> tuple[Event, orjson.Fragment]:
         if event.tensors is not None:
             event.content["tensors"] = {}
-        return event, orjson.Fragment(orjson.dumps(event.content))  # far less than the objects
+        return event, orjson.Fragment(_text(event.content))  # far less than the objects
 
     async with aclosing(generating.events(write)) as events:
         async for event, text in events:
@@ -168,8 +169,13 @@ async def as_safetensors(inspector: Inspector, generating: Generating, _: Format
 def _json(event: Event, form: Format) -> bytes:
     """An event's data on one line; `encode` is how long its tensors took to write."""
     if event.tensors is None:
-        return orjson.dumps(event.content)
+        return _text(event.content)
     start = time.perf_counter()
     written = b"".join(pieces_of(json_tensors(event.tensors, form)))
     event.content["timing_ms"]["encode"] = round((time.perf_counter() - start) * 1e3, 3)
     return b"".join(pieces_of(json_answer(event.content, [written])))
+
+
+def _text(content: dict[str, Any]) -> bytes:
+    """JSON in memory of its own size: what orjson gives lies in a buffer of up to twice as much."""
+    return bytes(memoryview(orjson.dumps(content)))

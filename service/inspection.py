@@ -5,12 +5,11 @@ Every inspecting route comes through here; a route adds only its captures and it
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 from fastapi import Request
@@ -21,7 +20,6 @@ from model.edit import Edit
 from model.tokenizer import Token, Tokenizer
 from service import __version__
 from service.cost import Cost, cost, kept_bytes
-from service.errors import ClientGone
 from service.inspector import Finish, Inspected, Inspector, inspector_of
 from service.plan import Plan, make_plan
 from service.predictions import token_text
@@ -29,6 +27,7 @@ from service.schemas import reading as wire
 from service.schemas.reading import Capture, Format, InspectingRequest
 from service.wire import negotiation
 from service.wire.body import ChunkedBody
+from service.wire.leaving import until_gone
 from service.wire.parts import Chunk, Part, pieces_of, size_of
 from service.wire.tensors import (
     NamedTensor,
@@ -37,7 +36,6 @@ from service.wire.tensors import (
     safetensors_answer,
 )
 
-T = TypeVar("T")
 AT_ONCE = 16 << 20  # bytes of text that are written before the answer starts
 NO_CHECKS = {"row_sum_error": None, "future_mass": None, "empty_rows": 0, "finite": True}
 
@@ -88,7 +86,7 @@ async def answer(
         held = _answer_bytes(estimated, asked, media_type)
         beside = kept_bytes(plan, inspector.opened.model.config)
         await stack.enter_async_context(inspector.admission.answer_bytes(held, beside=beside))
-        inspected, measured = await until_gone(http, inspector.inspect(plan, finish))
+        inspected, measured = await until_gone(http.receive, inspector.inspect(plan, finish))
         timing.update(queue=measured.queue, forward=measured.forward)
         parts = await inspector.off_loop(
             _encode, head, inspected, asked, media_type, timing, inspector.opened.tokenizer
@@ -102,26 +100,6 @@ async def answer(
 def _count_encoding(inspector: Inspector, timing: Mapping[str, float]) -> None:
     if "encode" in timing:  # not where a large answer broke off
         inspector.observe("encode", timing["encode"] / 1e3)
-
-
-async def until_gone(http: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result; cancelled, so that the run stops, as soon as the client goes away."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(http))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGone
-        return task.result()
-    finally:
-        for pending in (task, gone):
-            pending.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
-
-
-async def _disconnected(http: Request) -> None:
-    while (await http.receive())["type"] != "http.disconnect":
-        pass
 
 
 def tokens_of(inspector: Inspector, plan: Plan) -> list[dict[str, Any]] | list[int]:

@@ -15,11 +15,12 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.draining import shutting_down
-from service.errors import ClientGone, Problem, as_problem, log, problem_response
+from service.errors import Problem, as_problem, log, problem_response
 from service.logs import REQUEST_ID, withheld
 from service.security import route_path
 from service.settings import Settings
 from service.validation import CONTAINERS, containers
+from service.wire.leaving import ClientGone
 from service.wire.negotiation import VARY
 
 MAX_HEADER_BYTES = 32 * 1024

@@ -9,8 +9,9 @@ from fastapi import Request
 
 from model.checkpoints.open import OpenedModel
 from model.parity import parity
-from service.inspection import identity, until_gone
+from service.inspection import identity
 from service.inspector import inspector_of
+from service.wire.leaving import until_gone
 
 
 class KeptParity:
@@ -33,7 +34,7 @@ async def parity_fields(http: Request) -> dict[str, Any]:
     kept: KeptParity = http.app.state.parity
     if kept.report is None:
         await until_gone(
-            http, inspector.on_device(lambda stopped: kept.take(inspector.opened, stopped))
+            http.receive, inspector.on_device(lambda stopped: kept.take(inspector.opened, stopped))
         )
     assert kept.report is not None
     return {"model": identity(inspector), **kept.report}

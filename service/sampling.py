@@ -20,12 +20,13 @@ from model.gpt import GPT
 from model.reading import read
 from model.sampling import Choice, Sampling, choose
 from service.choices import ROW_BYTES, choice_fields
-from service.inspection import identity, respond, until_gone
+from service.inspection import identity, respond
 from service.inspector import Inspector, inspector_of, require_finite
 from service.plan import Plan, make_plan
 from service.schemas import reading as wire
 from service.schemas.generation import SampleRequest
 from service.wire import negotiation
+from service.wire.leaving import until_gone
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ async def answer_sample(http: Request, asked: SampleRequest) -> Response:
             work = partial(_choose_of_run, asked, inspector.opened.model, plan)
             n_tokens = len(plan.ids)
             place = {"n_tokens": n_tokens, "position": asked.position % n_tokens}
-        chosen, measured = await until_gone(http, inspector.on_device(work))
+        chosen, measured = await until_gone(http.receive, inspector.on_device(work))
         timing.update(queue=measured.queue, forward=measured.forward)
         start = time.perf_counter()
         body = await inspector.off_loop(_body, inspector, asked, chosen, place)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import AsyncExitStack, aclosing, suppress
 
 import zstandard
 from anyio import to_thread
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from service.wire.leaving import ClientGone, until_gone
 from service.wire.negotiation import Coding
 from service.wire.parts import Chunk, Part, pieces_of, size_of
 
@@ -42,7 +43,8 @@ def patient(send: Send, seconds: float) -> Send:
 class ChunkedBody(Response):
     """Parts of known size with a Content-Length; compressed ones without.
 
-    Breaks off where the client takes nothing for STALLED_SECONDS.
+    Breaks off where the client is gone, or takes nothing for STALLED_SECONDS: what is not written
+    yet is never written.
     """
 
     def __init__(self, parts: list[Part], media_type: str, coding: Coding) -> None:
@@ -63,8 +65,8 @@ class ChunkedBody(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with suppress(TakesNothing):  # a body without its end: the server closes it
-                await self._send_all(patient(send, STALLED_SECONDS))
+            with suppress(TakesNothing, ClientGone):  # without its end: the server closes it
+                await until_gone(receive, self._send_all(patient(send, STALLED_SECONDS)))
         finally:
             if self._held is not None:
                 await self._held.aclose()
@@ -73,27 +75,30 @@ class ChunkedBody(Response):
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
-        async for piece in self._pieces():
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        async with aclosing(self._pieces()) as pieces:
+            async for piece in pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _pieces(self) -> AsyncIterator[Chunk]:
+    async def _pieces(self) -> AsyncGenerator[Chunk, None]:
         """Views, not copies: a server writes them as it would bytes."""
-        if self._coding != "identity":
+        sources: list[Chunk | Iterator[Chunk]]
+        if self._coding == "identity":
+            sources = [part if isinstance(part, Chunk) else part.pieces() for part in self._parts]
+        else:
             compress = _zstd if self._coding == "zstd" else _gzip
-            async for piece in _ahead(compress(_cut(pieces_of(self._parts)))):
-                yield piece
-            return
-        for part in self._parts:
-            if isinstance(part, Chunk):
-                for view in _cut([part]):
+            sources = [compress(_cut(pieces_of(self._parts)))]
+        for source in sources:
+            if isinstance(source, Chunk):
+                for view in _cut([source]):
                     yield view
             else:
-                async for piece in _ahead(_cut(part.pieces())):
-                    yield piece
+                async with aclosing(_ahead(_cut(source))) as ahead:
+                    async for piece in ahead:
+                        yield piece
 
 
-async def _ahead(pieces: Iterator[Chunk]) -> AsyncIterator[Chunk]:
+async def _ahead(pieces: Iterator[Chunk]) -> AsyncGenerator[Chunk, None]:
     """Pieces that a thread makes, the next batch while this one is sent."""
     batches = _batches(pieces)
 

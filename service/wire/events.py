@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.wire.body import TakesNothing, patient
+from service.wire.leaving import ClientGone, until_gone
 from service.wire.negotiation import EVENTS
 
 PING = b": ping\n\n"
@@ -51,17 +52,10 @@ class EventStream(Response):
         self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.ensure_future(self._send_all(patient(send, self._patience)))
-        gone = asyncio.ensure_future(_disconnected(receive))
         try:
-            await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                with suppress(TakesNothing):  # a body without its end: the server closes it
-                    sending.result()
+            with suppress(TakesNothing, ClientGone):  # without its end: the server closes it
+                await until_gone(receive, self._send_all(patient(send, self._patience)))
         finally:
-            for task in (sending, gone):
-                task.cancel()
-            await asyncio.gather(sending, gone, return_exceptions=True)
             await self._events.aclose()
             if self._held is not None:
                 await self._held.aclose()
@@ -88,8 +82,3 @@ class EventStream(Response):
             if event is None:
                 return
             yield event
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

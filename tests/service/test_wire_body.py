@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 
 import numpy as np
@@ -15,7 +16,7 @@ from starlette.types import Message
 from service.wire.body import ChunkedBody
 from service.wire.decimals import Nested
 from service.wire.negotiation import JSON, Coding
-from service.wire.parts import Written
+from service.wire.parts import Chunk, Written
 from service.wire.tensors import Base64
 from tests.service.asgi import never
 
@@ -75,6 +76,56 @@ def test_client_that_takes_nothing_is_given_up(
         assert all(message.get("more_body", True) for message in taken)  # cut, and it shows
 
     asyncio.run(scenario())
+
+
+class Counted:
+    """40 MB that do not compress, in pieces of 1 MB, which counts those that were asked for."""
+
+    n_bytes = 40 << 20
+
+    def __init__(self) -> None:
+        self.made = 0
+        self._random = np.random.default_rng(0)
+
+    def pieces(self) -> Iterator[Chunk]:
+        for _ in range(40):
+            self.made += 1
+            yield self._random.bytes(1 << 20)
+
+
+@pytest.mark.parametrize("coding", ["identity", "zstd"])
+def test_what_a_client_that_left_would_not_get_is_not_written(coding: Coding) -> None:
+    """The server says that it left, and from then on takes every piece and drops it."""
+
+    async def scenario(*, leaves: bool) -> tuple[int, list[Message], list[str]]:
+        text, let_go = Counted(), list[str]()
+        body = ChunkedBody([b"[", text, b"]"], JSON, coding)
+        held = AsyncExitStack()
+        held.callback(let_go.append, "let go")
+        body.when_sent(held)
+        left = asyncio.Event()
+        taken: list[Message] = []
+
+        async def receive() -> Message:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            taken.append(message)
+            if leaves and len(taken) == 3:
+                left.set()
+            await asyncio.sleep(0)
+
+        await asyncio.wait_for(body({}, receive, send), 30)
+        return text.made, taken, let_go
+
+    made, taken, let_go = asyncio.run(scenario(leaves=True))
+    assert made <= 8
+    assert all(message.get("more_body", True) for message in taken)
+    assert let_go == ["let go"]
+    made, taken, _ = asyncio.run(scenario(leaves=False))
+    assert made == 40
+    assert not taken[-1]["more_body"]
 
 
 @pytest.mark.parametrize("coding", ["identity", "zstd"])
