@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,21 @@ def folder(tmp_path: Path) -> Path:
 def demo(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(opening, "DEMO", folder)
     return folder
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_matrix_lies_as_a_step_of_one_row_reads_it_fastest(tied: bool, tmp_path: Path) -> None:
+    config = replace(CONFIG, positions="learned", tied=tied)
+    native.save(tmp_path / "laid", GPT(config), None, dtype=torch.float32)
+    by_columns = {
+        name: weight.stride() == (1, weight.shape[0])
+        for name, weight in open_here(tmp_path / "laid").model.state_dict().items()
+        if weight.dim() == 2
+    }
+    wide = {"unembed.weight", "blocks.0.mlp.up.weight", "blocks.1.mlp.up.weight"}
+    # Only looked up, so rows stay rows, unless it is the head as well.
+    wide |= {"embed.weight"} if tied else set()
+    assert {name for name, columns in by_columns.items() if columns} == wide
 
 
 def test_a_native_folder_opens_with_its_weights_and_where_they_come_from(folder: Path) -> None:
