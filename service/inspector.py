@@ -114,7 +114,8 @@ class Inspector:
         return self._running_since is not None
 
     async def off_loop(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Work that needs no model, such as tokenizing or encoding, on a codec thread."""
+        """Work without the model and without torch's threads, on a codec thread: tokenizing,
+        encoding, a lab's numpy. See `open` for what torch would start there."""
         return await asyncio.get_running_loop().run_in_executor(
             self._codec, copy_context().run, work, *arguments
         )

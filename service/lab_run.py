@@ -1,4 +1,4 @@
-"""A lab's question to the running model: its text read, its work admitted and done."""
+"""A lab's work on the inference thread, admitted and done; of the running model, its text read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from model.gpt import GPT
 from model.labs.examples import TEXT
 from model.tokenizer import Token
 from service.input import encode_input, require_runnable
-from service.inspection import identity, until_gone
+from service.inspection import identity
 from service.inspector import Timing, inspector_of
 from service.labs import Fields, refusals
 from service.schemas.labs import LabText
+from service.wire.leaving import until_gone
 
 T = TypeVar("T")
 Stopped = Callable[[], bool]
@@ -65,21 +66,26 @@ def _names(tokens: Sequence[Token]) -> list[str]:
     return names
 
 
-async def on_model(
-    http: Request, given: LabInput, work: Callable[[GPT, Stopped], T], *, under: str = ""
-) -> tuple[T, Fields]:
-    """Do the work once admitted; its result, and whose numbers these are.
+async def admitted(
+    http: Request, work: Callable[[Stopped], T], *, under: str = ""
+) -> tuple[T, Timing]:
+    """Do the work on the inference thread once admitted: where a lab needs the model, and where it
+    computes with torch on whatever it was given, which no codec thread may do (`Inspector.open`).
 
     A lab's own errors become problems that point below `under`.
     """
     inspector = inspector_of(http)
     with refusals(under):
-        found, timing = cast(
-            tuple[T, Timing],
-            await until_gone(
-                http, inspector.on_device(lambda stopped: work(inspector.opened.model, stopped))
-            ),
-        )
+        return cast(tuple[T, Timing], await until_gone(http.receive, inspector.on_device(work)))
+
+
+async def on_model(
+    http: Request, given: LabInput, work: Callable[[GPT, Stopped], T], *, under: str = ""
+) -> tuple[T, Fields]:
+    """The same with the model: the work's result, and whose numbers these are."""
+    inspector = inspector_of(http)
+    model = inspector.opened.model
+    found, timing = await admitted(http, lambda stopped: work(model, stopped), under=under)
     milliseconds = {"queue": timing.queue, "forward": timing.forward}
     return found, {
         "model": identity(inspector),

@@ -174,7 +174,7 @@ def scaling_lab(asked: wire.ScalingLabRequest, limits: LabLimits) -> Fields:
 
 
 def rotate_lab(asked: RotateRequest, limits: LabLimits) -> Fields:
-    """Two given vectors, turned."""
+    """Two given vectors, turned with torch; to be printed elsewhere, which takes longer."""
     q = list(ROTATION_Q) if asked.q is None else asked.q
     k = list(ROTATION_K) if asked.k is None else asked.k
     degrees, base = asked.degrees_per_position, asked.base
@@ -190,8 +190,7 @@ def rotate_lab(asked: RotateRequest, limits: LabLimits) -> Fields:
             shift=asked.shift,
             limits=limits,
         )
-    fields = {**NO_MODEL, "degrees_per_position": degrees, "base": base, **vars(lab), "pair": None}
-    return _printed(fields, asked.decimals)
+    return {**NO_MODEL, "degrees_per_position": degrees, "base": base, **vars(lab), "pair": None}
 
 
 def places_of(asked: RotateRequest, default: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -107,8 +107,8 @@ async def rotate_on_model(http: Request, asked: RotateRequest, source: ModelPair
     given = await read_input(http, source)
     limits = limits_of(inspector_of(http).settings)
 
-    def take(model: GPT, stopped: Stopped) -> UnturnedPair:
-        return unturned_pair(
+    def work(model: GPT, stopped: Stopped) -> Fields:
+        pair = unturned_pair(
             model,
             given.ids,
             layer=source.layer,
@@ -118,10 +118,11 @@ async def rotate_on_model(http: Request, asked: RotateRequest, source: ModelPair
             stopped=stopped,
             limits=limits,
         )
+        return _turn_pair(asked, pair, given.tokens)
 
-    pair, whose = await on_model(http, given, take, under="/model")
+    turned, whose = await on_model(http, given, work, under="/model")
     inspector = inspector_of(http)
-    fields = await inspector.off_loop(_turn_pair, asked, pair, given.tokens)
+    fields = await inspector.off_loop(printed, turned, asked.decimals)
     base = inspector.opened.model.config.rope_base
     return {**whose, **fields, "degrees_per_position": None, "base": base}
 
@@ -156,8 +157,7 @@ def _turn_pair(asked: RotateRequest, pair: UnturnedPair, tokens: list[str]) -> F
         "dot": pair.dot,
         "dot_error": abs(own - pair.dot) / size,
     }
-    fields: Fields = printed({**vars(lab), "pair": report}, asked.decimals)
-    return fields
+    return {**vars(lab), "pair": report}
 
 
 def rope_of_model(inspector: Inspector, context: int | None) -> Fields:

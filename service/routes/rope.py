@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from service import labs, labs_on_model
 from service.inspector import inspector_of
+from service.lab_run import admitted
 from service.routes.lab_response import lab_response
 from service.routes.responses import PROBLEMS_OF_A_GET, PROBLEMS_OF_A_POST, PROBLEMS_OF_A_RUN
 from service.schemas.rope import (
@@ -18,6 +19,7 @@ from service.schemas.rope import (
     RotateAnswer,
     RotateRequest,
 )
+from service.wire.printed import printed
 
 router = APIRouter(tags=["rope"])
 
@@ -58,9 +60,9 @@ async def rotate(
         fields = await labs_on_model.rotate_on_model(http, asked, asked.model)
     else:
         inspector = inspector_of(http)
-        fields = await inspector.off_loop(
-            labs.rotate_lab, asked, labs.limits_of(inspector.settings)
-        )
+        limits = labs.limits_of(inspector.settings)
+        turned, _ = await admitted(http, lambda stopped: labs.rotate_lab(asked, limits))
+        fields = await inspector.off_loop(printed, turned, asked.decimals)
     return await lab_response(http, fields)
 
 

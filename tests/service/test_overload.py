@@ -103,3 +103,26 @@ def test_refused_request_is_not_even_tokenized(folders: Folders) -> None:
 
         assert asyncio.run(ask()) == (200, 429)
     assert texts == ["first"]
+
+
+def test_lab_that_computes_with_torch_on_given_numbers_takes_its_turn_too(folders: Folders) -> None:
+    app = create_app(Settings(model=str(folders["course"]), waiting=1, wait_seconds=60))
+    lab = request("/v1/rope/rotate", {})
+    with listening(app) as url, gated(app) as gate:
+
+        async def ask() -> list[int]:
+            run, *labs = [await Connection.to(url) for _ in range(3)]
+            run.send(request("/v1/attention", {"text": "a"}))
+            assert await asyncio.to_thread(gate.entered.wait, 30)
+            for client in labs:
+                client.send(lab)
+            answering = [asyncio.create_task(client.answer()) for client in labs]
+            done, _ = await asyncio.wait(answering, return_when=asyncio.FIRST_COMPLETED)
+            assert [task.result().status for task in done] == [429]
+            gate.open.set()
+            statuses = [(await run.answer()).status, *[(await task).status for task in answering]]
+            for client in (run, *labs):
+                client.leave()
+            return statuses
+
+        assert sorted(asyncio.run(ask())) == [200, 200, 429]
