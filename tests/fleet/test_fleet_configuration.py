@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +14,12 @@ import ray
 import yaml
 from pydantic import ValidationError
 from ray import serve
+from ray.serve.context import _get_global_client
 from ray.serve.schema import ServeDeploySchema
 
 from service.ray_app import Fleet, Replica, build
 from service.settings import Settings
-from tests.fleet.conftest import ROOT
+from tests.fleet.conftest import ROOT, client_of
 
 CONFIG = ROOT / "serve.yaml"
 
@@ -97,6 +100,30 @@ def test_serve_yaml_is_several_models_each_under_its_prefix() -> None:
         timeout = config.http_options.request_timeout_s
         assert timeout > fleet.body_seconds + fleet.wait_seconds + fleet.run_seconds
         assert timeout > 10 * fleet.max_new_tokens  # a slow generation is no fault
+
+
+@pytest.mark.parametrize(("key", "status"), [(None, 200), ("of-the-cluster", 401)])
+def test_file_is_built_with_the_environment_of_the_cluster(
+    key: str | None,
+    status: int,
+    cluster: str,
+    folders: Mapping[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not with that of the shell that sends it: docs/scaling.md says where to export a key."""
+    monkeypatch.setenv("FLUOROSCOPE_KEY", "of-this-shell")
+    app = yaml.safe_load(CONFIG.read_text())["applications"][0]
+    app["args"] |= {"model": str(folders["course"]), "num_cpus": 0.2}
+    if key is not None:
+        app["runtime_env"] = {"env_vars": {"FLUOROSCOPE_KEY": key}}
+    controller = _get_global_client()
+    controller.deploy_apps(ServeDeploySchema(applications=[app]), _blocking=True)
+    try:
+        with client_of(cluster + app["route_prefix"]) as client:
+            assert client.get("/health/ready").json()["status"] == "ready"
+            assert client.get("/v1/model").status_code == status
+    finally:
+        controller.delete_apps([app["name"]])
 
 
 def test_ray_is_told_when_the_model_gives_no_answers() -> None:
