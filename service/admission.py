@@ -33,8 +33,7 @@ class Admission:
     @asynccontextmanager
     async def generation(self) -> AsyncIterator[None]:
         """One of the generations that may be under way at once. Raises a 429 where they are."""
-        if self.generating >= self._settings.generations:
-            raise self._busy(f"generations under way: {self.generating}, as many as may be")
+        self._require_seat()
         self.generating += 1
         try:
             yield
@@ -78,12 +77,18 @@ class Admission:
         finally:
             self.bytes_in_flight -= estimated
 
-    def require_room(self) -> None:
-        """Raises the 429 that `acquire` would raise now: before work that would be in vain. May be
-        asked from any thread."""
+    def require_room(self, *, generation: bool = False) -> None:
+        """Raises the 429 that `acquire`, or `generation`, would raise now: before work that would
+        be in vain. May be asked from any thread."""
+        if generation:
+            self._require_seat()
         queued = len(self._waiters) - len(self._steps)
         if self.running and queued >= self._settings.waiting:
             raise self._busy(f"{queued} requests wait already, as many as may")
+
+    def _require_seat(self) -> None:
+        if self.generating >= self._settings.generations:
+            raise self._busy(f"generations under way: {self.generating}, as many as may be")
 
     async def acquire(self, *, step: bool = False) -> float:
         """Wait for the device, first come first served; milliseconds waited.

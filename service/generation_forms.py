@@ -42,6 +42,8 @@ async def answer_generation(http: Request, asked: GenerateRequest) -> Response:
     start = time.perf_counter()
 
     def plan_it() -> tuple[GenerationPlan, GenerationCost]:
+        if not asked.dry_run:
+            inspector.admission.require_room(generation=True)
         opened = inspector.opened
         in_bytes = media_type == negotiation.SAFETENSORS
         planned = plan_generation(opened, inspector.settings, asked, in_bytes=in_bytes)

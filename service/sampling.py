@@ -69,6 +69,7 @@ async def answer_sample(http: Request, asked: SampleRequest) -> Response:
 
 
 def _plan(inspector: Inspector, asked: SampleRequest) -> Plan:
+    inspector.admission.require_room()
     given = ("text", "token_ids", "add_bos", "parse_special")
     run = wire.InspectingRequest.model_construct(**{name: getattr(asked, name) for name in given})
     position = wire.Capture(site="logits", positions=[asked.position])

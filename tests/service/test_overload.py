@@ -78,8 +78,22 @@ def test_queue_is_as_long_as_it_is_set_to_be(folders: Folders) -> None:
     assert Counter(answer.status for answer in answers) == {200: 4, 429: 8}
 
 
-def test_refused_request_is_not_even_tokenized(folders: Folders) -> None:
-    app = create_app(Settings(model=str(folders["course"]), waiting=0))
+@pytest.mark.parametrize(
+    ("path", "more", "full"),
+    [
+        ("/v1/attention", {}, {"waiting": 0}),
+        ("/v1/inspect", {"captures": [{"site": "embed"}]}, {"waiting": 0}),
+        ("/v1/labs/block", {}, {"waiting": 0}),
+        ("/v1/sample", {"settings": [{}]}, {"waiting": 0}),
+        ("/v1/generate", {}, {"waiting": 0}),
+        ("/v1/generate", {}, {"generations": 1}),
+    ],
+)
+def test_refused_request_is_not_even_tokenized(
+    path: str, more: dict[str, Any], full: dict[str, int], folders: Folders
+) -> None:
+    app = create_app(Settings.model_validate({"model": str(folders["course"]), **full}))
+    first = request("/v1/generate", {"text": "first", "max_new_tokens": 1})
     with listening(app) as url, gated(app) as gate:
         tokenizer = gate.inspector.opened.tokenizer
         read, texts = tokenizer.read, []
@@ -91,14 +105,14 @@ def test_refused_request_is_not_even_tokenized(folders: Folders) -> None:
         tokenizer.read = noting
 
         async def ask() -> tuple[int, int]:
-            first, second = await Connection.to(url), await Connection.to(url)
-            first.send(request("/v1/attention", {"text": "first"}))
+            one, other = await Connection.to(url), await Connection.to(url)
+            one.send(first)
             assert await asyncio.to_thread(gate.entered.wait, 30)
-            refused = await second.ask(request("/v1/attention", {"text": "second"}))
+            refused = await other.ask(request(path, {"text": "second", **more}))
             gate.open.set()
-            served = await first.answer()
-            first.leave()
-            second.leave()
+            served = await one.answer()
+            one.leave()
+            other.leave()
             return served.status, refused.status
 
         assert asyncio.run(ask()) == (200, 429)
