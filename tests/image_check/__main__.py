@@ -195,6 +195,9 @@ def serves_mounted_weights(root: Path, config: Mapping[str, Any]) -> None:
             logits = tiny.computes(ids)[0][-1]
             assert top["id"] == int(logits.argmax()), (top, logits.argmax())
             assert abs(top["logit"] - float(logits.max())) < 2e-5, (top, logits.max())
+            running = Path(f"/proc/{server.pid}")
+            assert running.exists()
+    assert not running.exists(), f"{running} is left behind"
     say("weights from a mounted folder: the logits are those of transformers")
 
 

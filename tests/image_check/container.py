@@ -13,6 +13,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,9 @@ class Container:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._outside.kill()
+        # --kill-child does not outlive the change of user: the one inside is ended itself.
+        with suppress(LookupError, ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
         self._outside.wait()
         self._log.close()
 
