@@ -39,7 +39,7 @@ async def answer_generation(http: Request, asked: GenerateRequest) -> Response:
     """
     inspector = inspector_of(http)
     media_type = negotiation.media_type(http.headers.get("accept"), FORMS)
-    start = time.perf_counter()
+    timing: dict[str, float] = {}
 
     def plan_it() -> tuple[GenerationPlan, GenerationCost]:
         if not asked.dry_run:
@@ -49,9 +49,7 @@ async def answer_generation(http: Request, asked: GenerateRequest) -> Response:
         planned = plan_generation(opened, inspector.settings, asked, in_bytes=in_bytes)
         return planned, generation_cost(planned, opened)
 
-    planned, estimated = await inspector.off_loop(plan_it)
-    tokenize = (time.perf_counter() - start) * 1e3
-    inspector.observe("tokenize", tokenize / 1e3)
+    planned, estimated = await inspector.stage("tokenize", timing, plan_it)
     if asked.dry_run:
         answer: dict[str, Any] = {
             "meta": meta_fields(inspector, planned, None),
@@ -60,7 +58,7 @@ async def answer_generation(http: Request, asked: GenerateRequest) -> Response:
             "done": None,
             "estimate": estimated.estimate(),
         }
-        return _whole(http, [orjson.dumps(answer)], negotiation.JSON, {"tokenize": tokenize})
+        return _whole(http, [orjson.dumps(answer)], negotiation.JSON, timing)
     async with AsyncExitStack() as stack:
         admission = inspector.admission
         await stack.enter_async_context(admission.generation())
@@ -71,7 +69,7 @@ async def answer_generation(http: Request, asked: GenerateRequest) -> Response:
         stream_it = media_type == negotiation.EVENTS
         # Whoever waits for one piece is given it, as any answer that is under way.
         stop = http.app.state.draining.is_set if stream_it else lambda: False
-        generating = Generating(inspector, planned, tokenize, stop)
+        generating = Generating(inspector, planned, timing["tokenize"], stop)
         await until_gone(http.receive, generating.start())
         if stream_it:
             stream = EventStream(

@@ -57,7 +57,7 @@ async def answer(
     inspector = inspector_of(http)
     media_type = negotiation.media_type(http.headers.get("accept"))
     coding = negotiation.coding(http.headers.get("accept-encoding"))
-    start = time.perf_counter()
+    timing = {"queue": 0.0, "tokenize": 0.0, "forward": 0.0}
 
     def plan_it() -> tuple[Plan, Cost, list[dict[str, Any]] | list[int]]:
         if not asked.dry_run:
@@ -72,9 +72,7 @@ async def answer(
         )
         return plan, cost(plan, inspector.opened.model.config), tokens_of(inspector, plan)
 
-    plan, estimated, tokens = await inspector.off_loop(plan_it)
-    timing = {"queue": 0.0, "tokenize": (time.perf_counter() - start) * 1e3, "forward": 0.0}
-    inspector.observe("tokenize", timing["tokenize"] / 1e3)
+    plan, estimated, tokens = await inspector.stage("tokenize", timing, plan_it)
     head = head_of(inspector, plan, tokens)
     head.update(extra or {})
     if asked.dry_run:

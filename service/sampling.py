@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -49,19 +48,13 @@ async def answer_sample(http: Request, asked: SampleRequest) -> Response:
         if asked.logits is not None:
             work = partial(_choose_of_given, asked, asked.logits)
         else:
-            start = time.perf_counter()
-            plan = await inspector.off_loop(_plan, inspector, asked)
-            timing["tokenize"] = (time.perf_counter() - start) * 1e3
-            inspector.observe("tokenize", timing["tokenize"] / 1e3)
+            plan = await inspector.stage("tokenize", timing, _plan, inspector, asked)
             work = partial(_choose_of_run, asked, inspector.opened.model, plan)
             n_tokens = len(plan.ids)
             place = {"n_tokens": n_tokens, "position": asked.position % n_tokens}
         chosen, measured = await until_gone(http.receive, inspector.on_device(work))
         timing.update(queue=measured.queue, forward=measured.forward)
-        start = time.perf_counter()
-        body = await inspector.off_loop(_body, inspector, asked, chosen, place)
-        timing["encode"] = (time.perf_counter() - start) * 1e3
-        inspector.observe("encode", timing["encode"] / 1e3)
+        body = await inspector.stage("encode", timing, _body, inspector, asked, chosen, place)
         coding = negotiation.coding(http.headers.get("accept-encoding"))
         response = respond([body], negotiation.JSON, coding, timing)
         response.when_sent(stack.pop_all())

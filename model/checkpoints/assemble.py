@@ -40,14 +40,15 @@ def assemble(
     slots = tensor_shapes(model)
     total = sum(shape.numel() for shape in slots.values())
     require_memory(contents.source, total, device, dtype)
+    only_looked_up = {"pos_embed.weight"}  # a tied embedding is read whole as well, as the head
+    if not contents.config.tied:
+        only_looked_up.add("embed.weight")
     placed: dict[str, Tensor] = {}
     done = 0
     try:
         for name, tensor in contents.tensors():
             assert tensor.shape == slots[name], name
-            looked_up = name in ("embed.weight", "pos_embed.weight")
-            tied_head = name == "embed.weight" and contents.config.tied
-            placed[name] = _place(tensor, device, dtype, rows=looked_up and not tied_head)
+            placed[name] = _place(tensor, device, dtype, rows=name in only_looked_up)
             done += tensor.numel()
             if progress is not None:
                 progress(done, total)

@@ -283,8 +283,9 @@ class _Line:
         if not self._slots.look_up(rows[:, :end], numbers):
             return False
         fours, fewer = divmod(self._width - end, 4)
-        index[:, last : last + fours * self._four] = self._fours[: fours * self._four]
-        index[:, last + fours * self._four :] = self._fewer[fewer]
+        middle = last + fours * self._four
+        index[:, last:middle] = self._fours[: middle - last]
+        index[:, middle:] = self._fewer[fewer]
         self._table.take(index, out=text.reshape(index.shape), mode="clip")  # "raise" copies
         lines = text.view(np.uint8).reshape(len(rows), -1)
         lines[:, first * self.entry.itemsize] = ord(" ")  # no comma before the first
